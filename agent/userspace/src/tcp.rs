@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! TCP: connections are accepted, dialled to an endpoint, and joined. A half that is closed stays closed alone.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+
+use crate::limits::Place;
+use crate::metrics::{Direction, Kind};
+use crate::service::Lease;
+use crate::shared::{Client, Shared};
+use crate::way::{Choice, Way};
+
+/// Times for dials, each to the next endpoint.
+const DIALS: [Duration; 4] = [
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+];
+
+/// Size of the buffer of each direction.
+const BUFFER: usize = 16 * 1024;
+
+/// Pause after the kernel could not accept.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Time of silence after which a peer is asked whether it is there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Accepts the connections of a way for ever.
+pub(crate) async fn serve(listener: TcpListener, way: Arc<Way>, shared: Shared) {
+    loop {
+        shared.limits.room().await;
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, record = way.name(), "cannot accept");
+                sleep(AGAIN).await;
+                continue;
+            }
+        };
+        let Ok(local) = stream.local_addr() else {
+            continue;
+        };
+        let client = Client::of(peer, local);
+        let Ok(place) = shared.limits.enter(peer.ip(), local.ip()) else {
+            reset(&stream);
+            continue;
+        };
+        let (way, shared) = (Arc::clone(&way), shared.clone());
+        tokio::spawn(async move {
+            let ending = shared.ending.clone();
+            ending
+                .run_until_cancelled(connection(stream, client, &way, &shared, place))
+                .await;
+        });
+    }
+}
+
+/// Serves one connection.
+async fn connection(stream: TcpStream, client: Client, way: &Way, shared: &Shared, place: Place) {
+    // Dropped connections are closed without an answer.
+    match dial(client, way, shared).await {
+        Dialled::To(server, lease) => join(stream, server, lease, shared, place).await,
+        Dialled::Nowhere(Nowhere::Drop) => {}
+        Dialled::Nowhere(Nowhere::Refuse | Nowhere::Unreachable) => reset(&stream),
+    }
+}
+
+/// The reason why a connection leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nowhere {
+    /// It is to be closed: the client is not permitted, or only other nodes have endpoints.
+    Drop,
+    /// It is to be refused: nobody has an endpoint.
+    Refuse,
+    /// No endpoint could be reached.
+    Unreachable,
+}
+
+/// A connection to an endpoint, or the reason why there is none.
+#[derive(Debug)]
+pub(crate) enum Dialled {
+    To(TcpStream, Lease),
+    Nowhere(Nowhere),
+}
+
+/// Connects to an endpoint for a client.
+pub(crate) async fn dial(client: Client, way: &Way, shared: &Shared) -> Dialled {
+    if !way.permits(&client.addresses()) {
+        return Dialled::Nowhere(Nowhere::Drop);
+    }
+    let mut tried = Vec::new();
+    for limit in DIALS {
+        let (endpoint, lease) = match way.choose(client.identity, &tried) {
+            Choice::To(endpoint, lease) => (endpoint, lease),
+            Choice::Drop => return Dialled::Nowhere(Nowhere::Drop),
+            Choice::Refuse => return Dialled::Nowhere(Nowhere::Refuse),
+        };
+        let error = match timeout(limit, TcpStream::connect(endpoint)).await {
+            Ok(Ok(stream)) => {
+                way.reached(endpoint);
+                return Dialled::To(stream, lease);
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {limit:?}"),
+        };
+        tracing::debug!(%endpoint, error, record = way.name(), "endpoint cannot be reached");
+        shared.metrics.dial_failures.inc();
+        way.failed(client.identity, endpoint);
+        tried.push(endpoint);
+    }
+    Dialled::Nowhere(Nowhere::Unreachable)
+}
+
+/// Joins two connections until both halves have ended, or the endpoint's time has passed.
+pub(crate) async fn join(
+    client: TcpStream,
+    server: TcpStream,
+    mut lease: Lease,
+    shared: &Shared,
+    _place: Place,
+) {
+    let _counted = shared.metrics.count(Kind::TCP);
+    for stream in [&client, &server] {
+        // They make connections faster, and notice dead peers; both go without too.
+        let _ = stream.set_nodelay(true);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+        let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+    }
+    let mut client = Metered {
+        stream: client,
+        read: shared.metrics.bytes(Direction::to_endpoint),
+    };
+    let mut server = Metered {
+        stream: server,
+        read: shared.metrics.bytes(Direction::to_client),
+    };
+    let ended = {
+        let joined = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER);
+        tokio::select! {
+            joined = joined => joined.map(drop),
+            () = lease.ended() => Err(io::ErrorKind::TimedOut.into()),
+        }
+    };
+    if ended.is_err() {
+        // What has failed on one side must not look complete on the other.
+        reset(&client.stream);
+        reset(&server.stream);
+    }
+}
+
+/// Lets the close of a connection be a reset.
+pub(crate) fn reset(stream: &TcpStream) {
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// A stream that counts what is read.
+struct Metered {
+    stream: TcpStream,
+    read: Counter,
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = buf.filled().len() - before;
+        if read > 0 {
+            self.read.inc_by(u64::try_from(read).unwrap_or_default());
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
