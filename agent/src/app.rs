@@ -15,15 +15,16 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use portolan_dataplane::{
-    Dataplane as _, Kernel, KubeProxyObjects as _, NftablesKernel, Setting, settings,
+    Dataplane as _, Kernel, KernelConfig, KubeProxyObjects as _, NftablesKernel, Setting, settings,
     settings_without_ipvs,
 };
 use portolan_model::{Families, NodeKey};
 use portolan_plan::kube_proxy::VIP_DEVICE;
-use portolan_plan::{Config, MarkMask};
+use portolan_plan::{Config, RulesMode};
 use portolan_runtime::{
     Admin, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit, register_process,
 };
+use portolan_source::file;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -126,7 +127,7 @@ async fn start_ipvs(
 ) -> anyhow::Result<()> {
     kernel.prepare().await?;
     config.families = families.iter().collect();
-    config.short_circuit_mask = choose_marks(args, &kernel, &config).await?;
+    settle_rules(&mut kernel, &mut config).await?;
     unmark_tables(&mut kernel, &config).await;
     if args.source == Source::File {
         config.binds_balancers = !director::load_owned(&args.state_dir).stands_by;
@@ -310,7 +311,7 @@ fn start_announcing(director: &HostDirector, vital: &Vital) -> HostLink {
     link
 }
 
-/// Opens the kernel, and determines the families that are served.
+/// [`open_ipvs`], for commands that need it.
 pub(crate) async fn open_kernel(
     args: &RunArgs,
     scheduler: &str,
@@ -318,33 +319,41 @@ pub(crate) async fn open_kernel(
     if args.kernel.dataplane != DataplaneKind::Ipvs {
         anyhow::bail!("this command is for --dataplane ipvs alone");
     }
-    let opened = Kernel::open(args.kernel_config()?).await;
-    let mut kernel = opened.context("this node can serve nothing")?;
+    open_ipvs(args, scheduler).await
+}
+
+/// Opens the kernel for IPVS, and determines the families that are served.
+pub(crate) async fn open_ipvs(
+    args: &RunArgs,
+    scheduler: &str,
+) -> anyhow::Result<(Kernel, Families)> {
+    let opened = Kernel::open(KernelConfig {
+        rules_mode: rules_mode(args),
+        ..args.kernel_config()?
+    });
+    let mut kernel = opened.await.context("this node can serve nothing")?;
     let families = families::settle(&mut kernel, args.families, scheduler).await?;
     Ok((kernel, families))
 }
 
-/// Chooses the marks of short circuits so that they collide with no other program's.
-pub(crate) async fn choose_marks(
-    args: &RunArgs,
-    kernel: &Kernel,
-    config: &Config,
-) -> anyhow::Result<MarkMask> {
-    let users = kernel.mark_users(config).await;
-    let mask = users.choose(args.kernel.short_circuit_mask, config.masquerade_mark)?;
-    if mask != config.short_circuit_mask {
-        let bits = users
-            .iter()
-            .map(|(user, bits)| format!("{user}: {bits:#x}"));
-        let others = bits.collect::<Vec<_>>().join(", ");
-        let mask = format!("{:#x}", mask.bits());
-        tracing::info!(
-            mask,
-            others,
-            "other programs use packet marks: short circuits get free bits"
-        );
+/// Load balancers seldom need rules. Services of Kubernetes do, and a takeover has to find those of a kube-proxy.
+fn rules_mode(args: &RunArgs) -> RulesMode {
+    let is_director = args.source == Source::File && file::have_directors_alone(&args.file);
+    match is_director && args.takeover.is_none() {
+        true => RulesMode::OnDemand,
+        false => RulesMode::Always,
     }
-    Ok(mask)
+}
+
+/// Chooses the marks of the rules, so that they collide with no other program's. With rules on demand this is left
+/// to the first reconciliation that needs some.
+pub(crate) async fn settle_rules(kernel: &mut Kernel, config: &mut Config) -> anyhow::Result<()> {
+    config.rules_mode = kernel.rules_mode();
+    if config.rules_mode == RulesMode::Always {
+        config.short_circuit_mask = kernel.choose_marks(config).await?;
+    }
+    kernel.end_probes().await?;
+    Ok(())
 }
 
 /// Deletes the record of the node's cluster.

@@ -13,6 +13,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use crate::app::{DEFAULT_SCHEDULER, open_ipvs};
 use crate::args::{DataplaneKind, RunArgs};
 use crate::families;
 
@@ -95,10 +96,8 @@ impl Candidate {
     async fn open(self, args: &RunArgs, config: &Config) -> anyhow::Result<Opened> {
         match self {
             Self::Ipvs => {
-                let kernel = Kernel::open(args.kernel_config()?).await;
-                let mut kernel = kernel.context("this node can serve nothing")?;
-                let scheduler = config.scheduler.unwrap_or(crate::app::DEFAULT_SCHEDULER);
-                let families = families::settle(&mut kernel, args.families, scheduler).await?;
+                let scheduler = config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
+                let (kernel, families) = open_ipvs(args, scheduler).await?;
                 Ok(Opened::Ipvs(Box::new(kernel), families))
             }
             Self::Nftables => {

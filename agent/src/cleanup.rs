@@ -7,8 +7,9 @@
 //! proxy neighbours with our protocol number. Kernel settings stay: others may rely on them. With
 //! `--hand-over kube-proxy` the objects that a kube-proxy has adopted stay too.
 
-use portolan_dataplane::{HostPlane, Kernel, NftablesKernel};
+use portolan_dataplane::{HostPlane, Kernel, KernelConfig, NftablesKernel};
 use portolan_model::Family;
+use portolan_plan::RulesMode;
 use portolan_plan::host::{HostDesired, Owned, plan_host};
 use portolan_reconcile::{NftablesReconciler, clear};
 
@@ -57,10 +58,14 @@ fn report_other(ipvs: anyhow::Result<()>, tables: anyhow::Result<usize>) {
 /// Removes the objects of our IPVS dataplane.
 async fn clean_ipvs(args: &CleanupArgs) -> anyhow::Result<()> {
     let mut config = args.kernel.plan_config()?;
-    let mut kernel_config = args.kernel.kernel_config()?;
-    // Where it is not asked for, nothing is loaded to find nothing.
-    kernel_config.load_modules = args.kernel.dataplane == DataplaneKind::Ipvs;
-    let mut kernel = Kernel::open(kernel_config).await?;
+    let mut kernel = Kernel::open(KernelConfig {
+        // A director that needs no rules may be on a host without iptables.
+        rules_mode: RulesMode::OnDemand,
+        // Where it is not asked for, nothing is loaded to find nothing.
+        load_modules: args.kernel.dataplane == DataplaneKind::Ipvs,
+        ..args.kernel.kernel_config()?
+    })
+    .await?;
     let mut removable = Vec::new();
     for family in Family::ALL {
         match kernel.probe_rules(family).await {

@@ -20,7 +20,7 @@ use portolan_select::SelectConfig;
 use portolan_source::file::Files;
 use serde_json::json;
 
-use crate::app::{DEFAULT_SCHEDULER, choose_marks, open_kernel};
+use crate::app::{DEFAULT_SCHEDULER, open_kernel, settle_rules};
 use crate::args::{ApplyArgs, ExportArgs, ExportFormat, PlanArgs, PlanOutput, RunArgs, Source};
 use crate::backends::overrides::{Maintenance, Now, load};
 use crate::backends::{Health, health_of};
@@ -159,7 +159,7 @@ async fn open(run: &RunArgs, is_prepared: bool) -> anyhow::Result<Reconciler<Ker
         kernel.prepare().await?;
     }
     config.families = families.iter().collect();
-    config.short_circuit_mask = choose_marks(run, &kernel, &config).await?;
+    settle_rules(&mut kernel, &mut config).await?;
     Ok(Reconciler::new(kernel, config))
 }
 

@@ -13,7 +13,7 @@ use portolan_dataplane::{
 use portolan_model::Family;
 use portolan_plan::Config;
 
-use crate::app::{DEFAULT_SCHEDULER, choose_marks};
+use crate::app::{DEFAULT_SCHEDULER, settle_rules};
 use crate::args::{DataplaneKind, PrepareArgs, RunArgs};
 use crate::families;
 
@@ -81,7 +81,7 @@ async fn probe(
     let mut kernel = Kernel::open(config).await?;
     let served = families::settle(&mut kernel, run.families, scheduler).await?;
     plan.families = served.iter().collect();
-    choose_marks(run, &kernel, &plan).await?;
+    settle_rules(&mut kernel, &mut plan).await?;
     Ok(kernel)
 }
 

@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
-use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
+use portolan_plan::{Config, KernelState, MarkMask, MaskError, Names, NodeFacts, Rules, Step};
 
 pub use portolan_netlink::Errno;
 pub use portolan_netlink::announce::Announcer;
@@ -78,6 +78,9 @@ pub enum DataplaneError {
     /// nftables could not be used.
     #[error("nftables: {0}")]
     Nftables(portolan_netlink::SocketError),
+    /// No marks can be used for rules that are in place.
+    #[error(transparent)]
+    Marks(#[from] MaskError),
     /// Routes or addresses could not be read.
     #[error(transparent)]
     Route(#[from] rtnetlink::Error),
@@ -92,6 +95,9 @@ pub enum DataplaneError {
         /// Its error message.
         message: String,
     },
+    /// No variant of iptables could be chosen.
+    #[error("no variant of iptables works: {0}")]
+    Undecided(String),
     /// A tool exceeded its deadline and was killed.
     #[error("{command}: not finished in {deadline:?}: killed")]
     Hangs {
@@ -174,6 +180,13 @@ pub trait Dataplane: Send {
 
     /// Reads the facts about the node.
     fn facts(&mut self) -> impl Future<Output = Result<NodeFacts, DataplaneError>> + Send;
+
+    /// Chooses the marks that the rules give packets, when the first rules are about to be written: bits that no
+    /// other program uses.
+    fn choose_marks(
+        &mut self,
+        config: &Config,
+    ) -> impl Future<Output = Result<MarkMask, MaskError>> + Send;
 
     /// Applies steps in order. A failed step does not stop the others, except those that depend on it: no
     /// virtual server is added without its masquerade rules and entries.

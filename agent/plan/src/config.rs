@@ -25,14 +25,18 @@ pub struct Config {
     pub detect_local: DetectLocal,
     /// Mark of packets to masquerade: one bit; kube-proxy's is `0x4000`.
     pub masquerade_mark: u32,
-    /// The marks for short circuits.
+    /// The marks for short circuits and ranges of ports.
     pub short_circuit_mask: MarkMask,
+    /// The mask that was asked for, if any.
+    pub asked_marks: Option<u32>,
     /// Virtual servers of addresses in here are never deleted (`--ipvs-exclude-cidrs`).
     pub exclude_cidrs: Vec<IpNet>,
     /// How packets to VIPs arrive on the node.
     pub vip_binding: VipBinding,
     /// Binding of the VIPs of load balancers: off on standby, and if another program binds them.
     pub binds_balancers: bool,
+    /// When rules and their sets are made.
+    pub rules_mode: RulesMode,
 }
 
 impl Default for Config {
@@ -45,11 +49,24 @@ impl Default for Config {
             detect_local: DetectLocal::default(),
             masquerade_mark: 0x4000,
             short_circuit_mask: MarkMask::default(),
+            asked_marks: None,
             exclude_cidrs: Vec::new(),
             vip_binding: VipBinding::Route,
             binds_balancers: true,
+            rules_mode: RulesMode::Always,
         }
     }
+}
+
+/// When a family has rules, and the sets that they match.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RulesMode {
+    /// From the start: any Service of Kubernetes needs some.
+    #[default]
+    Always,
+    /// From the first record on that needs some. Most load balancers need none. They stay when no record needs
+    /// them any more, with empty sets.
+    OnDemand,
 }
 
 /// How packets to VIPs arrive on the node.
@@ -124,6 +141,9 @@ pub enum InvalidMask {
 }
 
 impl MarkMask {
+    /// No mark at all.
+    pub const NONE: Self = Self(0);
+
     /// kubelet's mark of packets to be dropped.
     pub(crate) const DROP: u32 = 0x8000;
 
@@ -154,9 +174,9 @@ impl MarkMask {
         mark != 0 && mark & !self.0 == 0
     }
 
-    /// How many marks there are, 1 to 2^30 - 1.
+    /// How many marks there are, 0 to 2^30 - 1.
     pub(crate) fn capacity(self) -> u32 {
-        u32::MAX >> (32 - self.0.count_ones())
+        u32::MAX.checked_shr(32 - self.0.count_ones()).unwrap_or(0)
     }
 
     /// The mark of a number from 1 to the capacity: the number's bits, moved to the mask's.
@@ -214,6 +234,7 @@ mod tests {
         assert!(marks.iter().all(|mark| mask.contains(*mark)));
         assert!(!mask.contains(0) && !mask.contains(2));
         assert_eq!(MarkMask::default().capacity(), 0x3fff);
+        assert_eq!(MarkMask::NONE.capacity(), 0);
         assert_eq!(MarkMask::default().mark(1), 0x1_0000);
     }
 

@@ -22,7 +22,7 @@ mod plan;
 mod rules;
 mod state;
 
-pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, VipBinding};
+pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, RulesMode, VipBinding};
 pub use desire::{Desired, IncrementalDesired, Note, Refused, Touched, desire, is_behind};
 pub use mark_users::{MarkUsers, MaskError};
 pub use names::{Names, SetName, ownership_entry};

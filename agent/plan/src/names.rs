@@ -72,6 +72,12 @@ impl SetName {
     /// The sets whose entries give packets a mark.
     pub(crate) const MARKS: [Self; 2] = [Self::ShortCircuit, Self::BalancedMark];
 
+    /// The sets that rules match.
+    pub fn of_rules() -> impl Iterator<Item = Self> {
+        let all = Self::ALL.into_iter();
+        all.filter(|set| *set != Self::VirtualServers)
+    }
+
     /// The set's type.
     #[must_use]
     pub fn kind(self) -> SetKind {

@@ -14,6 +14,7 @@ mod flows;
 mod former;
 mod host;
 pub mod kube_proxy;
+mod marks;
 mod nftables;
 mod outcome;
 mod preview;
@@ -46,6 +47,7 @@ use apply::PendingMerge;
 use drains::DrainingServers;
 use failed::FailedRecords;
 use host::HostKeeper;
+use marks::MarkChoice;
 use outcome::{breaks, written_rules};
 use spread::PutOff;
 use trash::Trash;
@@ -117,6 +119,7 @@ pub struct Reconciler<D> {
     /// Records with refused steps, which are retried after a pause and not with every change.
     failed: FailedRecords,
     unserved: Unserved,
+    marks: MarkChoice,
     host: HostKeeper,
 }
 
@@ -142,6 +145,7 @@ impl<D: Dataplane> Reconciler<D> {
             forgotten: None,
             failed: FailedRecords::default(),
             unserved: Unserved::default(),
+            marks: MarkChoice::default(),
             host: HostKeeper::default(),
         }
     }
@@ -292,11 +296,17 @@ impl<D: Dataplane> Reconciler<D> {
                 (observed, true)
             }
         };
+        let mut planned = self.steps(table, &facts, &observed, surplus);
+        let are_desired = self.desired.read(|desired| !desired.state.rules.is_empty());
+        if self.choose_marks(&observed, are_desired).await? {
+            self.settled = None;
+            planned = self.steps(table, &facts, &observed, surplus);
+        }
         let PlannedSteps {
             steps,
             touched,
             tried,
-        } = self.steps(table, &facts, &observed, surplus);
+        } = planned;
         let repaired = self.repaired(&steps, surplus);
         let affected = self.desired.read(|d| flows::affected(&steps, &observed, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
@@ -333,12 +343,14 @@ impl<D: Dataplane> Reconciler<D> {
             .desired
             .read(|desired| desired.refused.iter().map(refused).collect());
         errors.extend(self.failed.errors());
+        let no_marks = self.marks.error();
+        errors.extend(no_marks.clone().map(|error| (None, error)));
         Ok(Outcome {
             objects,
             duration: start.elapsed(),
             errors,
             broken: broken.iter().chain(unserved.iter()).collect(),
-            again: !self.failed.is_empty(),
+            again: !self.failed.is_empty() || no_marks.is_some(),
             repaired,
             is_full,
             rules_written,

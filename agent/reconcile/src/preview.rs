@@ -31,7 +31,11 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
     pub async fn preview(&mut self, table: &Arc<NodeTable>) -> Result<Preview, DataplaneError> {
         let facts = self.dataplane.facts().await?;
         let observed = self.observe().await?;
-        let desired = desire(table, &facts, &self.config, &observed);
+        let mut desired = desire(table, &facts, &self.config, &observed);
+        let are_desired = !desired.state.rules.is_empty();
+        if self.choose_marks(&observed, are_desired).await? {
+            desired = desire(table, &facts, &self.config, &observed);
+        }
         let steps = plan(&desired, &observed, &self.config);
         let host = self.preview_host(&desired, table).await?;
         Ok(Preview {

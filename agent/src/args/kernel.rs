@@ -253,6 +253,7 @@ impl KernelArgs {
             masquerade_mark,
             short_circuit_mask: MarkUsers::default()
                 .choose(self.short_circuit_mask, masquerade_mark)?,
+            asked_marks: self.short_circuit_mask,
             exclude_cidrs: self.ipvs_exclude_cidrs.clone(),
             vip_binding: self.vip_binding().unwrap_or_default(),
             ..Config::default()

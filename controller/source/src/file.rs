@@ -48,6 +48,34 @@ pub fn read(paths: &[PathBuf], cluster: &Arc<str>) -> Report {
     Files::new(paths.to_vec(), cluster).refresh()
 }
 
+/// Whether the files have documents, all of them of load balancers and directors. A quick look: it parses nothing, and
+/// says no in doubt.
+#[must_use]
+pub fn have_directors_alone(paths: &[PathBuf]) -> bool {
+    let texts = || -> std::io::Result<Vec<String>> {
+        let mut texts = Vec::new();
+        for path in paths {
+            for file in list(path)? {
+                let is_file = std::fs::metadata(&file)?.is_file();
+                texts.extend(
+                    is_file
+                        .then(|| std::fs::read_to_string(&file))
+                        .transpose()?,
+                );
+            }
+        }
+        Ok(texts)
+    };
+    texts().is_ok_and(|texts| {
+        let mut documents = texts
+            .iter()
+            .flat_map(|text| document::split(text))
+            .peekable();
+        documents.peek().is_some()
+            && documents.all(|document| balancers::is_document(document.text))
+    })
+}
+
 /// Reads one YAML document.
 ///
 /// # Errors

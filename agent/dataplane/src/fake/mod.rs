@@ -21,7 +21,9 @@ use portolan_model::ipvs::{
 };
 use portolan_netlink::Errno;
 use portolan_plan::kube_proxy::{PacketRules, RuleMode};
-use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
+use portolan_plan::{
+    Config, KernelState, MarkMask, MarkUsers, MaskError, Names, NodeFacts, Rules, Step,
+};
 
 use crate::kernel::{REPLACEMENT_SET, glance};
 use crate::runs::{self, ApplyRun, Class, StepFailure};
@@ -81,6 +83,10 @@ pub struct FakeKernel {
     pub unmarked: u32,
     /// Chains of others that rules were removed with, by family.
     pub removed_chains: BTreeSet<(Family, String)>,
+    /// Other programs that use packet marks.
+    pub mark_users: MarkUsers,
+    /// Number of choices of marks.
+    pub mark_choices: usize,
     /// Number of steps after which everything fails (the agent was killed).
     pub crash_after: Option<usize>,
 }
@@ -424,6 +430,12 @@ impl Dataplane for FakeKernel {
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
         Ok(self.facts.clone())
+    }
+
+    async fn choose_marks(&mut self, config: &Config) -> Result<MarkMask, MaskError> {
+        self.mark_choices += 1;
+        self.mark_users
+            .choose(config.asked_marks, config.masquerade_mark)
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {

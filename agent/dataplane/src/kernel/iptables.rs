@@ -47,16 +47,19 @@ pub(crate) struct Iptables {
 type Written = BTreeMap<Family, (Rules, Vec<String>)>;
 
 impl Iptables {
-    pub(crate) async fn open(
-        mode: IptablesMode,
-        record: Option<PathBuf>,
-    ) -> Result<Self, DataplaneError> {
+    /// Tools whose variant is chosen on first use, unless the mode says it.
+    pub(crate) fn new(mode: IptablesMode, record: Option<PathBuf>) -> Self {
         let variant = match mode {
-            IptablesMode::Nft => "-nft",
-            IptablesMode::Legacy => "-legacy",
-            IptablesMode::Auto => choice::choose(Path::new("")).await?,
+            IptablesMode::Nft => Some("-nft"),
+            IptablesMode::Legacy => Some("-legacy"),
+            IptablesMode::Auto => None,
         };
-        Ok(Self::with(Tools::new(variant), record))
+        Self::with(Tools::new(variant), record)
+    }
+
+    /// Chooses the variant now.
+    pub(crate) async fn choose(&mut self) -> Result<(), DataplaneError> {
+        self.tools.choose(tools::AT_START).await.map(drop)
     }
 
     fn with(tools: Tools, record: Option<PathBuf>) -> Self {
@@ -73,8 +76,10 @@ impl Iptables {
     /// reading: other work does not wait for a tool.
     pub(crate) async fn observe(&mut self) -> BTreeMap<Family, Rules> {
         let mut in_place = BTreeMap::new();
-        for (family, (rules, fingerprint)) in &self.written {
-            match self.tools.save(*family).await {
+        let families: Vec<Family> = self.written.keys().copied().collect();
+        let saved = self.tools.save_each(&families).await;
+        for ((family, (rules, fingerprint)), saved) in self.written.iter().zip(saved) {
+            match saved {
                 Ok(saved) if fingerprint_of(rules, &saved) == *fingerprint => {
                     self.seen.insert(*family);
                     in_place.insert(*family, rules.clone());
@@ -97,26 +102,44 @@ impl Iptables {
         in_place
     }
 
-    /// Rewrites our chains, each table atomically, and adds missing jumps. They count as in place after
+    /// Rewrites our chains of each family, each table atomically, and adds missing jumps. They count as in place after
     /// [`Self::settle`].
     pub(crate) async fn write(
         &mut self,
+        all: &[(Family, &Rules)],
+    ) -> Vec<Result<(), DataplaneError>> {
+        for (family, _) in all {
+            self.written.remove(family);
+            self.fresh.remove(family);
+            self.seen.remove(family);
+        }
+        let families: Vec<Family> = all.iter().map(|(family, _)| *family).collect();
+        let before = self.tools.save_each(&families).await;
+        let mut results = Vec::with_capacity(all.len());
+        for ((family, rules), before) in all.iter().zip(before) {
+            results.push(match before {
+                Ok(before) => self.write_one(*family, rules, &before).await,
+                Err(error) => Err(error),
+            });
+        }
+        results
+    }
+
+    async fn write_one(
+        &mut self,
         family: Family,
         rules: &Rules,
+        before: &[String],
     ) -> Result<(), DataplaneError> {
-        self.written.remove(&family);
-        self.fresh.remove(&family);
-        self.seen.remove(&family);
-        let before = self.tools.save(family).await?;
         let missing: Vec<&Jump> = rules
             .jumps
             .iter()
-            .filter(|jump| jump_line(jump, &before).is_none())
+            .filter(|jump| jump_line(jump, before).is_none())
             .collect();
         let obsolete: Vec<(&str, &str)> = rules
             .obsolete
             .iter()
-            .filter_map(|jump| Some((&*jump.table, jump_line(jump, &before)?)))
+            .filter_map(|jump| Some((&*jump.table, jump_line(jump, before)?)))
             .collect();
         let input = rules.restore_input(&missing, &obsolete);
         self.tools.restore(family, &input).await?;
@@ -129,15 +152,25 @@ impl Iptables {
         if self.fresh.is_empty() {
             return Ok(());
         }
-        while let Some((family, rules)) = self.fresh.first_key_value() {
-            let (family, saved) = (*family, self.tools.save(*family).await?);
-            let written = (rules.clone(), fingerprint_of(rules, &saved));
-            self.written.insert(family, written);
-            self.seen.insert(family);
-            self.fresh.remove(&family);
+        let families: Vec<Family> = self.fresh.keys().copied().collect();
+        let saved = self.tools.save_each(&families).await;
+        let mut failed = None;
+        for (family, saved) in families.into_iter().zip(saved) {
+            match (saved, self.fresh.remove(&family)) {
+                (Ok(saved), Some(rules)) => {
+                    let fingerprint = fingerprint_of(&rules, &saved);
+                    self.written.insert(family, (rules, fingerprint));
+                    self.seen.insert(family);
+                }
+                (Err(error), Some(rules)) => {
+                    self.fresh.insert(family, rules);
+                    failed = Some(error);
+                }
+                (_, None) => {}
+            }
         }
         blocking(|| self.keep_record());
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Removes our jumps and chains; other rules stay.

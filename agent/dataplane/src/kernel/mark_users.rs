@@ -5,13 +5,14 @@
 use std::collections::BTreeSet;
 
 use portolan_model::{Family, NodeInfo};
-use portolan_plan::{Config, MarkUsers, rules};
+use portolan_plan::{Config, MarkMask, MarkUsers, MaskError, rules};
 
 use super::Kernel;
 
 impl Kernel {
-    /// Finds other users of packet marks in the rules of the families of a configuration.
-    pub async fn mark_users(&self, config: &Config) -> MarkUsers {
+    /// Chooses the marks of short circuits and ranges of ports, so that they collide with no other program's in the
+    /// rules of the families of a configuration.
+    pub(super) async fn free_marks(&mut self, config: &Config) -> Result<MarkMask, MaskError> {
         let mut users = MarkUsers::default();
         for family in &config.families {
             let ours = our_chains(*family, config);
@@ -19,7 +20,20 @@ impl Kernel {
                 users.scan(&saved, &ours);
             }
         }
-        users
+        let mask = users.choose(config.asked_marks, config.masquerade_mark)?;
+        if mask != config.short_circuit_mask {
+            let bits = users
+                .iter()
+                .map(|(user, bits)| format!("{user}: {bits:#x}"));
+            let others = bits.collect::<Vec<_>>().join(", ");
+            let mask = format!("{:#x}", mask.bits());
+            tracing::info!(
+                mask,
+                others,
+                "other programs use packet marks: short circuits get free bits"
+            );
+        }
+        Ok(mask)
     }
 }
 

@@ -38,7 +38,9 @@ use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
-use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step, VipBinding};
+use portolan_plan::{
+    Config, KernelState, MarkMask, MaskError, Names, NodeFacts, Rules, RulesMode, Step, VipBinding,
+};
 
 use crate::runs::{self, ApplyRun, Class, StepFailure};
 use crate::{Dataplane, DataplaneError, Doubt, Errno, Flow, NodePortAddresses, StepError};
@@ -81,6 +83,8 @@ pub struct KernelConfig {
     pub scheduler_pause: Duration,
     /// Loading of missing modules of IPVS and ipset.
     pub load_modules: bool,
+    /// When rules are written. On demand, nothing of iptables is run or tried before.
+    pub rules_mode: RulesMode,
 }
 
 impl Default for KernelConfig {
@@ -94,6 +98,7 @@ impl Default for KernelConfig {
             vip_binding: VipBinding::default(),
             scheduler_pause: Duration::from_secs(30),
             load_modules: true,
+            rules_mode: RulesMode::Always,
         }
     }
 }
@@ -111,6 +116,8 @@ pub struct Kernel {
     iptables: Iptables,
     missing_schedulers: Option<BTreeSet<String>>,
     schedulers: Schedulers,
+    /// Sets of trials that could not be deleted yet.
+    trial_sets: BTreeSet<&'static str>,
     /// Sums of virtual servers and routes when they last matched the observed state; reset by changes of
     /// ours.
     seen: Option<(glance::Sum, glance::Sum)>,
@@ -118,7 +125,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// Opens all sockets; loads the kernel modules of IPVS if necessary. Must be called within a tokio
-    /// runtime.
+    /// runtime. Rules on demand leave iptables for later.
     ///
     /// # Errors
     /// If the kernel has no IPVS or ipset, a capability is missing, or no variant of iptables works.
@@ -127,15 +134,20 @@ impl Kernel {
         if !missing.is_empty() {
             return Err(DataplaneError::Capabilities(missing));
         }
+        let mut iptables = Iptables::new(config.iptables, config.rules_record.clone());
+        if config.rules_mode == RulesMode::Always {
+            iptables.choose().await?;
+        }
         Ok(Self {
             ipvs: modules::open_ipvs(config.load_modules).await?,
             ipset: modules::open_ipset(config.load_modules).await?,
             conntrack: None,
             routes: Routes::open()?,
             device: VipDevice::default(),
-            iptables: Iptables::open(config.iptables, config.rules_record.clone()).await?,
+            iptables,
             missing_schedulers: None,
             schedulers: Schedulers::new(config.scheduler_pause),
+            trial_sets: BTreeSet::new(),
             seen: None,
             config,
         })
@@ -229,18 +241,23 @@ impl Kernel {
         failures
     }
 
+    /// When rules are written.
+    #[must_use]
+    pub fn rules_mode(&self) -> RulesMode {
+        self.config.rules_mode
+    }
+
     async fn write_rules(&mut self, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
-        let mut results = Vec::with_capacity(steps.len());
-        for step in steps {
-            results.push(match step {
-                Step::WriteRules { family, rules } => {
-                    let written = self.iptables.write(*family, rules).await;
-                    written.map_err(|error| StepFailure::new(Doubt::None, error.to_string()))
-                }
-                _ => Ok(()),
-            });
-        }
-        results
+        let all = steps.iter().filter_map(|step| match step {
+            Step::WriteRules { family, rules } => Some((*family, &**rules)),
+            _ => None,
+        });
+        let written = self.iptables.write(&all.collect::<Vec<_>>()).await;
+        let failure = |error: DataplaneError| StepFailure::new(Doubt::None, error.to_string());
+        written
+            .into_iter()
+            .map(|written| written.map_err(failure))
+            .collect()
     }
 }
 
@@ -311,6 +328,10 @@ impl Dataplane for Kernel {
             .await?;
         facts.missing_schedulers = self.missing_schedulers()?;
         Ok(facts)
+    }
+
+    async fn choose_marks(&mut self, config: &Config) -> Result<MarkMask, MaskError> {
+        self.free_marks(config).await
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {

@@ -13,7 +13,7 @@ use portolan_model::ipset::{SetHeader, SetKind};
 use portolan_model::{Families, Family};
 use portolan_netlink::ipset::{IpsetError, Request};
 use portolan_netlink::ipvs::IpvsError;
-use portolan_plan::{SetName, VipBinding};
+use portolan_plan::{RulesMode, SetName, VipBinding};
 
 use super::blocking::blocking;
 use super::{Kernel, REPLACEMENT_SET, VIP_DEVICE, sysctl};
@@ -23,8 +23,8 @@ use crate::{DataplaneError, Errno};
 const TRIAL_SETS: [&str; 2] = ["PORTOLAN-TRIAL", "PORTOLAN-6-TRIAL"];
 
 /// Attempts to delete such a set, and the pause between two.
-const TRIAL_DELETIONS: usize = 20;
-const TRIAL_PAUSE: Duration = Duration::from_millis(50);
+const TRIAL_DELETIONS: usize = 200;
+const TRIAL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Reason a family cannot be served on this node.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +66,8 @@ pub enum Unusable {
 }
 
 impl Kernel {
-    /// Probes the requirements of a family: IPVS with a scheduler, the types of sets, iptables. Leaves
-    /// nothing in the kernel.
+    /// Probes the requirements of a family: IPVS with a scheduler, the types of sets, and iptables unless rules are
+    /// written on demand. Nothing stays in the kernel after [`Self::end_probes`].
     ///
     /// # Errors
     /// The first requirement that is not met.
@@ -80,8 +80,9 @@ impl Kernel {
             return Err(Unusable::VirtualServer { scheduler, errno });
         }
         blocking(|| self.probe_sets(family))?;
-        let tools = self.probe_rules(family).await;
-        tools.map_err(Unusable::Iptables)?;
+        if self.config.rules_mode == RulesMode::OnDemand {
+            return Ok(());
+        }
         self.write_trial(family).await
     }
 
@@ -90,9 +91,6 @@ impl Kernel {
     /// needed too.
     async fn write_trial(&mut self, family: Family) -> Result<(), Unusable> {
         let set = TRIAL_SETS[usize::from(family == Family::V6)];
-        let destroy = Request::Destroy {
-            name: set.to_owned(),
-        };
         let create = Request::Create {
             name: set.to_owned(),
             header: SetHeader {
@@ -109,21 +107,48 @@ impl Kernel {
             return Err(Unusable::Set { kind, errno });
         }
         let written = self.iptables.write_trial(family, set).await;
-        // nftables lets go of a set a moment after its rules are deleted.
+        self.trial_sets.insert(set);
+        self.delete_trial_sets()?;
+        written.map_err(Unusable::Iptables)
+    }
+
+    /// Deletes what probes have left: nftables lets go of a set a moment after its rules are deleted, so that this is
+    /// for the end of all that can be done meanwhile.
+    ///
+    /// # Errors
+    /// If ipset cannot be used.
+    pub async fn end_probes(&mut self) -> Result<(), IpsetError> {
         for _ in 0..TRIAL_DELETIONS {
-            if blocking(|| self.ipset.apply(std::slice::from_ref(&destroy)))?.is_empty() {
+            self.delete_trial_sets()?;
+            if self.trial_sets.is_empty() {
                 break;
             }
+            // The kernel tells nobody when it has let go.
             tokio::time::sleep(TRIAL_PAUSE).await;
         }
-        written.map_err(Unusable::Iptables)
+        Ok(())
+    }
+
+    /// Deletes the sets of trials that no rule refers to any more.
+    fn delete_trial_sets(&mut self) -> Result<(), IpsetError> {
+        let destroy = |set: &&'static str| Request::Destroy {
+            name: (*set).to_owned(),
+        };
+        let mut left = BTreeSet::new();
+        for set in std::mem::take(&mut self.trial_sets) {
+            if !blocking(|| self.ipset.apply(&[destroy(&set)]))?.is_empty() {
+                left.insert(set);
+            }
+        }
+        self.trial_sets = left;
+        Ok(())
     }
 
     /// Probes the tools that read and write the rules of a family.
     ///
     /// # Errors
     /// If one of them fails.
-    pub async fn probe_rules(&self, family: Family) -> Result<(), DataplaneError> {
+    pub async fn probe_rules(&mut self, family: Family) -> Result<(), DataplaneError> {
         self.iptables.probe(family).await
     }
 

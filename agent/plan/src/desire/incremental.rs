@@ -128,7 +128,8 @@ impl IncrementalDesired {
             let new = self.desired_of(to, &key, facts, config, observed)?;
             changes.push(RecordChange { old, new });
         }
-        if !self.are_free(&changes, observed) {
+        let mut new = changes.iter().map(|change| &change.new);
+        if !self.are_free(&changes, observed) || new.any(|new| self.desired.lacks_sets_of(new)) {
             return None;
         }
         let mut touched = Touched::default();

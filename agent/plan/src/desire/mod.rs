@@ -3,6 +3,7 @@
 //! Desired state of the kernel for a table.
 
 mod backends;
+mod demand;
 mod entries;
 mod incremental;
 mod marked;
@@ -16,16 +17,14 @@ use std::sync::Arc;
 use portolan_model::ipset::{Set, SetEntry, SetHeader};
 use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
 use portolan_model::{
-    Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Record, RecordKey,
+    Families, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Record, RecordKey,
 };
 
 pub use backends::is_behind;
 pub use incremental::{IncrementalDesired, Touched};
 pub use outcome::{Desired, Note, Refused};
 
-use crate::{
-    Config, KernelState, NodeFacts, SetName, VipBinding, marks::Marked, ownership_entry, rules,
-};
+use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks::Marked, ownership_entry};
 
 /// Computes the desired state. It depends on three parts of the observed state: foreign virtual servers
 /// (one that differs from the desired one in weights only is adopted, any other is left untouched),
@@ -54,8 +53,7 @@ fn build<'a>(
     }
     for family in &config.families {
         builder.add_marks(*family, observed);
-        let rules = rules(*family, config, &table.node);
-        builder.desired.state.rules.insert(*family, rules);
+        builder.make_rules(*family, observed);
     }
     for set in builder.desired.state.sets.values_mut() {
         set.header.max_entries = room_for(set.entries.len());
@@ -84,6 +82,8 @@ struct Builder<'a> {
     /// The virtual servers in the kernel.
     observed: &'a BTreeMap<VirtualServerKey, VirtualServer>,
     desired: Desired,
+    /// Families in which a Service of Kubernetes is served.
+    kubernetes: Families,
     /// Names of the sets.
     names: BTreeMap<(SetName, Family), Arc<str>>,
     /// Frontends to whose packets the agent gives a mark, by family and record.
@@ -118,6 +118,7 @@ impl<'a> Builder<'a> {
             foreign_routes: &observed.foreign_routes,
             observed: &observed.virtual_servers,
             desired: Desired::default(),
+            kubernetes: Families::NONE,
             names: BTreeMap::new(),
             marked: BTreeMap::new(),
             mine: Vec::new(),
@@ -163,6 +164,9 @@ impl<'a> Builder<'a> {
             if self.config.families.contains(&frontend.family()) {
                 self.frontend(record, frontend);
                 self.health_check_entry(record, frontend.family());
+                if record.balancing.is_none() {
+                    self.kubernetes.insert(frontend.family());
+                }
             }
         }
         self.hairpin_entries(record);

@@ -14,7 +14,9 @@ use portolan_model::{
 };
 use portolan_plan::host::{HostDesired, HostState, HostStep, Owned};
 use portolan_plan::kube_proxy::PacketRules;
-use portolan_plan::{Config, KernelState, Names, NodeFacts, Rules, Step, VipBinding};
+use portolan_plan::{
+    Config, KernelState, MarkMask, MaskError, Names, NodeFacts, Rules, Step, VipBinding,
+};
 use portolan_runtime::Readiness;
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
@@ -71,6 +73,10 @@ impl Dataplane for Shared {
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
         self.0.lock().await.facts().await
+    }
+
+    async fn choose_marks(&mut self, config: &Config) -> Result<MarkMask, MaskError> {
+        self.0.lock().await.choose_marks(config).await
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {

@@ -12,7 +12,8 @@ const TABLES: &str = "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n";
 
 /// Deletion of the chains of [`trial`], existing or not.
 const TRIAL_DELETION: &str = "*nat\n:PORTOLAN-TRIAL - [0:0]\n-X PORTOLAN-TRIAL\nCOMMIT\n\
-                              *mangle\n:PORTOLAN-TRIAL - [0:0]\n-X PORTOLAN-TRIAL\nCOMMIT\n";
+                              *mangle\n:PORTOLAN-TRIAL - [0:0]\n-X PORTOLAN-TRIAL\nCOMMIT\n\
+                              *filter\n:PORTOLAN-TRIAL - [0:0]\n-X PORTOLAN-TRIAL\nCOMMIT\n";
 
 /// Chains to which nothing jumps, with each match and target of our rules.
 fn trial(set: &str) -> String {
@@ -31,35 +32,49 @@ const ATTEMPTS: usize = 3;
 
 impl Iptables {
     /// Tries the tools that read and write the rules of a family. Nothing is written.
-    pub(in crate::kernel) async fn probe(&self, family: Family) -> Result<(), DataplaneError> {
+    pub(in crate::kernel) async fn probe(&mut self, family: Family) -> Result<(), DataplaneError> {
         let mut attempt = 1;
         loop {
-            match self.probe_once(family).await {
+            match self.tools.try_out(family, TABLES).await {
                 Err(_) if attempt < ATTEMPTS => attempt += 1,
                 tried => return tried,
             }
         }
     }
 
-    /// Writes a chain of ours with each match and target of the rules, and deletes it.
+    /// Writes a chain of ours with each match and target of the rules, and deletes it. Tries the tool that reads too.
     pub(in crate::kernel) async fn write_trial(
-        &self,
+        &mut self,
         family: Family,
         set: &str,
     ) -> Result<(), DataplaneError> {
-        let written = self.tools.write_at_start(family, &trial(set)).await;
-        // The tables are written one by one: the first may be there after an error.
-        let deleted = self.tools.write_at_start(family, TRIAL_DELETION).await;
-        written.and(deleted)
+        let mut attempt = 1;
+        loop {
+            match self.write_trial_once(family, set).await {
+                Err(_) if attempt < ATTEMPTS => attempt += 1,
+                tried => return tried,
+            }
+        }
     }
 
-    async fn probe_once(&self, family: Family) -> Result<(), DataplaneError> {
-        self.tools.try_out(family, TABLES).await
+    async fn write_trial_once(&mut self, family: Family, set: &str) -> Result<(), DataplaneError> {
+        self.tools.try_reading(family).await?;
+        // The tables are written one by one, so that one run does both.
+        let text = trial(set) + TRIAL_DELETION;
+        let tried = self.tools.write_at_start(family, &text).await;
+        if tried.is_err() {
+            // Some may be there. The first error is the reason.
+            let _ = self.tools.write_at_start(family, TRIAL_DELETION).await;
+        }
+        tried
     }
 
     /// The rules of a family in every variant of iptables on this node: other programs may use the other
     /// one. A variant that does not work has no rules.
-    pub(in crate::kernel) async fn save_all_variants(&self, family: Family) -> Vec<Vec<String>> {
+    pub(in crate::kernel) async fn save_all_variants(
+        &mut self,
+        family: Family,
+    ) -> Vec<Vec<String>> {
         self.tools.save_all_variants(family).await
     }
 

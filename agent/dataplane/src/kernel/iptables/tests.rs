@@ -117,13 +117,18 @@ fn scripts() -> tempfile::TempDir {
 
 const PROMPT: Duration = Duration::from_secs(2);
 
+async fn write(iptables: &mut Iptables) -> Result<(), DataplaneError> {
+    let mut written = iptables.write(&[(Family::V4, &ours())]).await;
+    written.pop().unwrap()
+}
+
 #[tokio::test]
 async fn hanging_tool_is_killed_and_not_started_for_a_while() {
     let directory = scripts();
     let flag = directory.path().join("hang");
     std::fs::write(&flag, "").unwrap();
     let mut iptables = Iptables::with(Tools::of(directory.path(), PROMPT), None);
-    let error = iptables.write(Family::V4, &ours()).await.unwrap_err();
+    let error = write(&mut iptables).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "iptables-save: not finished in 2s: killed"
@@ -137,7 +142,7 @@ async fn hanging_tool_is_killed_and_not_started_for_a_while() {
     // A tool that would no longer hang has to wait too.
     std::fs::remove_file(flag).unwrap();
     let start = Instant::now();
-    let again = iptables.write(Family::V4, &ours()).await.unwrap_err();
+    let again = write(&mut iptables).await.unwrap_err();
     assert_eq!(again.to_string(), error.to_string());
     assert!(start.elapsed() < PROMPT / 2);
 }
@@ -150,7 +155,7 @@ async fn unreadable_rules_count_as_unchanged() {
     let renew = |iptables: &mut Iptables| iptables.tools = Tools::of(directory.path(), PROMPT);
     let in_place = BTreeMap::from([(Family::V4, ours())]);
     let mut iptables = Iptables::with(Tools::of(directory.path(), PROMPT), None);
-    iptables.write(Family::V4, &ours()).await.unwrap();
+    write(&mut iptables).await.unwrap();
     std::fs::write(&flag, "").unwrap();
     iptables.settle().await.unwrap_err();
     assert_eq!(iptables.observe().await, in_place, "they were just written");
@@ -176,7 +181,73 @@ async fn unreadable_rules_count_as_unchanged() {
     assert_eq!(iptables.observe().await, BTreeMap::new(), "they were not");
     std::fs::remove_file(&flag).unwrap();
     renew(&mut iptables);
-    iptables.write(Family::V4, &ours()).await.unwrap();
+    write(&mut iptables).await.unwrap();
     iptables.settle().await.unwrap();
     assert_eq!(iptables.observe().await, in_place);
+}
+
+/// Scripts of both variants that note their runs in a file, with the default as links to one of them.
+fn noting(directory: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let runs = directory.join("runs");
+    for variant in ["nft", "legacy"] {
+        for family in ["iptables", "ip6tables"] {
+            for deed in ["save", "restore"] {
+                let name = format!("{family}-{variant}-{deed}");
+                let path = directory.join(&name);
+                let script = format!(
+                    "#!/bin/sh\n[ {deed} = save ] || cat >/dev/null\necho {name} >>{}\n",
+                    runs.display()
+                );
+                std::fs::write(&path, script).unwrap();
+                let executable = std::fs::Permissions::from_mode(0o755);
+                std::fs::set_permissions(&path, executable).unwrap();
+                if variant == "nft" {
+                    let link = directory.join(format!("{family}-{deed}"));
+                    std::os::unix::fs::symlink(&path, link).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// The programs that ran since the last call, sorted.
+fn ran(directory: &Path) -> Vec<String> {
+    let runs = directory.join("runs");
+    let text = std::fs::read_to_string(&runs).unwrap_or_default();
+    let _ = std::fs::remove_file(runs);
+    let mut names: Vec<_> = text.lines().map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn tools_run_when_they_are_needed_and_no_question_is_asked_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    noting(directory.path());
+    let mut iptables = Iptables::with(Tools::undecided(directory.path()), None);
+    assert_eq!(iptables.observe().await, BTreeMap::new());
+    assert_eq!(ran(directory.path()), [""; 0], "nothing is written");
+
+    iptables.choose().await.unwrap();
+    let read = [
+        "ip6tables-legacy-save",
+        "ip6tables-nft-save",
+        "iptables-legacy-save",
+        "iptables-nft-save",
+    ];
+    // One more: the trial of the chosen variant, whose name is the default's.
+    let names = ran(directory.path());
+    assert_eq!(names.len(), 5, "{names:?}");
+    assert!(read.iter().all(|name| names.contains(&(*name).to_owned())));
+
+    for family in Family::ALL {
+        iptables.write_trial(family, "SET").await.unwrap();
+        assert_eq!(iptables.save_all_variants(family).await.len(), 2);
+    }
+    let names = ran(directory.path());
+    assert_eq!(names.len(), 2, "a trial of each family: {names:?}");
+    // They were read for the choice: whoever asks later gets new ones.
+    iptables.save_all_variants(Family::V4).await;
+    assert!(!ran(directory.path()).is_empty());
 }

@@ -13,6 +13,7 @@ use portolan_model::{
 use super::*;
 use crate::{Step, plan};
 
+mod demand;
 mod marked;
 
 const VIP: &str = "192.0.2.10";

@@ -121,3 +121,25 @@ fn annotations_of_our_group_are_no_load_balancers() {
     assert_eq!(problems(&report), [""; 0]);
     assert_eq!(backends(&rig), ["10.0.0.11:80", "10.0.0.11:80"]);
 }
+
+#[test]
+fn files_of_directors_alone_are_recognised_without_parsing() {
+    let directory = tempfile::tempdir().unwrap();
+    let alone = |files: &[(&str, &str)]| {
+        let own = tempfile::tempdir_in(directory.path()).unwrap();
+        for (name, text) in files {
+            std::fs::write(own.path().join(name), text).unwrap();
+        }
+        crate::file::have_directors_alone(&[own.path().to_owned()])
+    };
+    let two = format!("# all\n---\n{WEB}---\n{}", WEB.replace("web", "two"));
+    let service = service("a");
+    assert!(alone(&[("a.yaml", &two), ("b.yaml", WEB)]));
+    assert!(!alone(&[("a.yaml", &two), ("b.yaml", &service)]));
+    assert!(!alone(&[("a.yaml", &format!("{WEB}---\n{service}"))]));
+    assert!(!alone(&[]), "no documents");
+    assert!(!alone(&[("a.yaml", "# nothing\n")]), "no documents");
+    assert!(!alone(&[("a.json", "{}")]), "in doubt");
+    let missing = directory.path().join("missing");
+    assert!(!crate::file::have_directors_alone(&[missing]));
+}

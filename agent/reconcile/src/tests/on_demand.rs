@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Rules on demand: a host whose load balancers need none is left alone until one does.
+
+use portolan_model::check::HealthPolicy;
+use portolan_model::ipvs::{ForwardingMethod, Thresholds};
+use portolan_model::{AdministrativeState, Balancing, PortRange, Profile};
+use portolan_plan::RulesMode;
+
+use super::*;
+
+const VIP: &str = "192.0.2.10";
+
+/// A load balancer with NAT, whose frontend is changed.
+fn balancer(change: impl FnOnce(&mut Frontend)) -> Record {
+    let address = FrontendAddress::Vip(VIP.parse().unwrap());
+    let mut frontend = Frontend::new(FrontendKind::Balanced, address, 80);
+    frontend.masquerade = false;
+    change(&mut frontend);
+    let profile = Profile {
+        forwarding: ForwardingMethod::Masquerade,
+        thresholds: Thresholds::default(),
+        checks: Vec::new(),
+        administrative_state: AdministrativeState::Enabled,
+    };
+    Record {
+        frontends: vec![frontend],
+        destinations: vec![Destination::new("10.0.0.1:80".parse().unwrap())],
+        balancing: Some(Arc::new(Balancing {
+            profiles: vec![profile],
+            profile_of: vec![0],
+            health: HealthPolicy::default(),
+            ..Balancing::default()
+        })),
+        ..Record::new(RecordKey {
+            cluster: "".into(),
+            namespace: "default".into(),
+            service: "web".into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        })
+    }
+}
+
+fn ranges(frontend: &mut Frontend) {
+    frontend.kind = FrontendKind::BalancedRanges;
+    (frontend.port, frontend.ranges) = (0, vec![PortRange { first: 1, last: 2 }]);
+}
+
+fn with_source_nat(frontend: &mut Frontend) {
+    frontend.masquerade = true;
+}
+
+fn table_of(records: impl IntoIterator<Item = Record>) -> Arc<NodeTable> {
+    let records = records.into_iter();
+    Arc::new(NodeTable {
+        records: records
+            .map(|record| (record.key.clone(), Arc::new(record)))
+            .collect(),
+        ..NodeTable::default()
+    })
+}
+
+fn on_demand(kernel: FakeKernel) -> Reconciler<FakeKernel> {
+    let config = Config {
+        rules_mode: RulesMode::OnDemand,
+        ..Config::default()
+    };
+    Reconciler::new(kernel, config)
+}
+
+/// Another program whose rules use these bits of marks.
+fn uses_marks(kernel: &mut FakeKernel, mask: &str) {
+    let rule = format!("-A OTHER -m mark --mark {mask}/{mask} -j ACCEPT");
+    kernel.mark_users.scan(&[rule], &BTreeSet::new());
+}
+
+fn writes(kernel: &FakeKernel) -> usize {
+    let steps = kernel.applied.iter();
+    steps
+        .filter(|step| matches!(step, Step::WriteRules { .. }))
+        .count()
+}
+
+#[tokio::test]
+async fn the_first_load_balancer_that_needs_rules_gets_them_and_free_marks() {
+    let mut reconciler = on_demand(FakeKernel::default());
+    let plain = table_of([balancer(|_| {})]);
+    let outcome = reconciler.reconcile(&plain).await.unwrap();
+    assert_eq!((outcome.errors, outcome.again), (vec![], false));
+    let kernel = &mut reconciler.dataplane;
+    assert_eq!((writes(kernel), kernel.mark_choices), (0, 0));
+    assert_eq!(kernel.state.virtual_servers.len(), 1);
+
+    uses_marks(kernel, "0x10000");
+    let ranged = table_of([balancer(ranges)]);
+    let outcome = reconciler.reconcile(&ranged).await.unwrap();
+    assert_eq!((outcome.errors, outcome.again), (vec![], false));
+    let kernel = &reconciler.dataplane;
+    assert_eq!((writes(kernel), kernel.mark_choices), (1, 1));
+    let marks = kernel.state.virtual_servers.keys().map(|key| key.mark());
+    let marks: Vec<_> = marks.collect();
+    assert!(
+        matches!(marks[..], [Some(mark)] if mark & 0x3_ffff == 0),
+        "{marks:x?}"
+    );
+
+    // The choice is made once, and a restart makes the same one.
+    reconciler.reconcile(&plain).await.unwrap();
+    reconciler.reconcile(&ranged).await.unwrap();
+    assert_eq!(reconciler.dataplane.mark_choices, 1);
+    let mut restarted = on_demand(reconciler.into_dataplane());
+    let outcome = restarted.reconcile(&ranged).await.unwrap();
+    assert_eq!((outcome.objects, outcome.errors), (0, vec![]));
+    assert_eq!(restarted.dataplane.mark_choices, 2);
+}
+
+#[tokio::test]
+async fn without_a_free_mark_only_what_needs_one_is_refused() {
+    let mut reconciler = on_demand(FakeKernel::default());
+    uses_marks(&mut reconciler.dataplane, "0xffff3fff");
+    let mut other = balancer(with_source_nat);
+    other.key.service = "other".into();
+    let address = FrontendAddress::Vip("192.0.2.11".parse().unwrap());
+    other.frontends[0].address = address;
+    let table = table_of([balancer(ranges), other]);
+    let outcome = reconciler.reconcile(&table).await.unwrap();
+    assert!(outcome.again);
+    let said: Vec<_> = outcome.errors.iter().map(|(_, error)| &**error).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[0].contains("default/web"), "{said:?}");
+    assert!(
+        said[1].starts_with("packet marks: the chain OTHER"),
+        "{said:?}"
+    );
+    let kernel = &reconciler.dataplane;
+    let served: Vec<_> = kernel.state.virtual_servers.keys().collect();
+    assert_eq!(served.len(), 1);
+    assert_eq!(served[0].socket(), Some("192.0.2.11:80".parse().unwrap()));
+}
+
+#[tokio::test]
+async fn marks_in_the_kernel_stay_when_another_program_begins_to_use_them() {
+    let mut reconciler = on_demand(FakeKernel::default());
+    let table = table_of([balancer(ranges)]);
+    reconciler.reconcile(&table).await.unwrap();
+    let mut kernel = reconciler.into_dataplane();
+    let before = kernel.state.clone();
+    uses_marks(&mut kernel, "0xffff3fff");
+    let mut restarted = on_demand(kernel);
+    let error = restarted.reconcile(&table).await.unwrap_err().to_string();
+    assert!(error.starts_with("packet marks: "), "{error}");
+    assert_eq!(restarted.dataplane.state, before);
+}
