@@ -15,7 +15,9 @@ use crate::writer::objects::Inputs;
 
 impl Federated {
     /// Takes over what a cluster's ServiceImports record, when its source has sent all objects.
-    pub(in crate::writer) fn adopt(&self, pipeline: &mut Pipeline, cluster: &Arc<str>) {
+    pub(in crate::writer) fn adopt(&mut self, pipeline: &mut Pipeline, cluster: &Arc<str>) {
+        // It is in contact with all objects now; the last contact was one without.
+        self.contacts.remove(cluster);
         if self.mcs.writes_to(cluster) {
             pipeline.adopt_imports(cluster);
         }
