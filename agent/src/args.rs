@@ -6,6 +6,7 @@ mod backend;
 mod check;
 mod config;
 mod config_file;
+mod export;
 mod kernel;
 mod kube_proxy;
 mod run;
@@ -23,6 +24,7 @@ pub use backend::{BackendArgs, BackendCommand, BackendName, BadBackendName};
 pub use check::{BadCheckedName, CheckCommand, CheckRunArgs, CheckedName};
 pub use config::{ConfigCommand, ExplainArgs, FilesArgs, ImportArgs, ImportProgram};
 pub use config_file::StartError;
+pub use export::{ExportArgs, ExportFormat, ExportFrom};
 pub use kernel::{DataplaneKind, KernelArgs};
 pub use kube_proxy::KubeProxyArgs;
 pub(crate) use run::node_name;
@@ -91,8 +93,9 @@ pub enum Command {
     /// exit code is 1 if there is no such backend, or something could not be programmed.
     Backend(BackendArgs),
 
-    /// Print the virtual servers of files in another program's format. The kernel is read for the
-    /// node's addresses, and not changed.
+    /// Print the node's table in another program's format: for a look, for a comparison, or for an
+    /// emergency without an agent. Changes nothing. What the format cannot express is named on standard
+    /// error.
     Export(Box<ExportArgs>),
 
     /// Print what IPVS has in the kernel, whoever programmed it, as load balancers and the settings of a `Director`, and on
@@ -205,17 +208,6 @@ impl DirectorCommand {
     }
 }
 
-/// Flags of `export`.
-#[derive(Debug, Args)]
-pub struct ExportArgs {
-    /// The format.
-    pub format: ExportFormat,
-
-    /// Flags of a run with `--source file`. All are accepted; those of the table and the kernel count.
-    #[command(flatten)]
-    pub run: RunArgs,
-}
-
 /// Flags of `import`.
 #[derive(Debug, Args)]
 pub struct ImportKernelArgs {
@@ -236,13 +228,6 @@ pub struct ImportKernelArgs {
 pub enum ImportFrom {
     /// IPVS in this network namespace.
     Kernel,
-}
-
-/// Formats of `export`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ExportFormat {
-    /// Commands for `ipvsadm -R`.
-    Ipvsadm,
 }
 
 /// Flags of `forget`.

@@ -17,6 +17,7 @@ pub mod config;
 pub mod director;
 pub mod dns;
 pub mod docs;
+pub mod export;
 pub mod families;
 pub mod health;
 pub mod health_check;

@@ -11,8 +11,8 @@ use portolan_agent::args::{CheckCommand, Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
 use portolan_agent::choice::NothingUsable;
 use portolan_agent::{
-    app, backends, check_run, cleanup, config, director, docs, import_kernel, once, overview,
-    prepare, reload,
+    app, backends, check_run, cleanup, config, director, docs, export, import_kernel, once,
+    overview, prepare, reload,
 };
 
 /// Exit code of `--check-config` with an error.
@@ -65,7 +65,7 @@ async fn main() -> ExitCode {
         },
         Some(Command::Director(args)) => director::ask(args.command, &args.agent.address).await,
         Some(Command::Backend(args)) => backends::command(&args).await,
-        Some(Command::Export(args)) => once::export(*args).await,
+        Some(Command::Export(args)) => export::run(*args).await,
         Some(Command::Import(args)) => match import_kernel::run(&args) {
             Ok(code) => return code,
             Err(error) => Err(error),

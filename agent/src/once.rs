@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! `plan`, `apply --once` and `export`: files and the kernel, without a running agent.
+//! `plan` and `apply --once`: files and the kernel, without a running agent.
 //!
 //! Any problem of a file is an error here, and nothing is programmed: these commands have no last good
 //! version of an object to keep.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use portolan_dataplane::{Dataplane as _, Kernel};
 use portolan_model::{NodeKey, NodeTable};
-use portolan_plan::export::{StepLine, Totals, save, step_lines};
+use portolan_plan::export::{StepLine, Totals, step_lines};
 use portolan_plan::host::Host;
 use portolan_reconcile::{Preview, Reconciler};
 use portolan_select::SelectConfig;
@@ -21,7 +21,7 @@ use portolan_source::file::Files;
 use serde_json::json;
 
 use crate::app::{DEFAULT_SCHEDULER, open_kernel, settle_rules};
-use crate::args::{ApplyArgs, ExportArgs, ExportFormat, PlanArgs, PlanOutput, RunArgs, Source};
+use crate::args::{ApplyArgs, PlanArgs, PlanOutput, RunArgs, Source};
 use crate::backends::overrides::{Maintenance, Now, load};
 use crate::backends::{Health, health_of};
 use crate::check_config::problems;
@@ -96,31 +96,17 @@ pub async fn apply(args: ApplyArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the virtual servers of the files.
-///
-/// # Errors
-/// If a flag or a file cannot be used, or the kernel cannot be read.
-pub async fn export(args: ExportArgs) -> anyhow::Result<()> {
-    let mut run = args.run;
-    let (table, warnings, host) = table_of_files(&mut run)?;
-    warn(&warnings);
-    let preview = preview(&run, &table, host).await?;
-    warn(&refused(&preview));
-    match args.format {
-        ExportFormat::Ipvsadm => print(&save(&preview.desired.state)),
-    }
-}
-
 /// The table of the files, warnings about its objects, and the settings of the host.
-fn table_of_files(run: &mut RunArgs) -> anyhow::Result<(Arc<NodeTable>, Vec<String>, Arc<Host>)> {
+pub(crate) fn table_of_files(
+    run: &mut RunArgs,
+) -> anyhow::Result<(Arc<NodeTable>, Vec<String>, Arc<Host>)> {
     run.source = Source::File;
     run.validate()?;
-    let cluster: Arc<str> = run.cluster.as_str().into();
     let node = NodeKey {
-        cluster: Arc::clone(&cluster),
+        cluster: run.cluster.as_str().into(),
         name: run.node_name()?.into(),
     };
-    let files = Files::new(run.file.clone(), &cluster);
+    let files = Files::new(run.file.clone(), &node.cluster);
     let files = files.on_host(Arc::clone(&node.name));
     let report = files.of_proxy(run.service_proxy_name.clone()).refresh();
     let errors = problems(&report);
@@ -163,7 +149,7 @@ async fn open(run: &RunArgs, is_prepared: bool) -> anyhow::Result<Reconciler<Ker
     Ok(Reconciler::new(kernel, config))
 }
 
-async fn preview(
+pub(crate) async fn preview(
     run: &RunArgs,
     table: &Arc<NodeTable>,
     host: Arc<Host>,
@@ -208,7 +194,7 @@ fn lines(preview: &Preview) -> Vec<StepLine> {
     steps.iter().flat_map(of_step).chain(of_host).collect()
 }
 
-fn refused(preview: &Preview) -> Vec<String> {
+pub(crate) fn refused(preview: &Preview) -> Vec<String> {
     let refused = preview.desired.refused.iter();
     let refused = refused.map(ToString::to_string);
     refused
@@ -244,7 +230,7 @@ fn json_text(preview: &Preview, lines: &[StepLine], warnings: &[String]) -> Stri
     format!("{plan:#}\n")
 }
 
-fn warn(warnings: &[String]) {
+pub(crate) fn warn(warnings: &[String]) {
     warnings
         .iter()
         .for_each(|warning| tracing::warn!("{warning}"));

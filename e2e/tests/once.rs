@@ -85,6 +85,18 @@ fn lines(text: &str) -> BTreeSet<&str> {
     text.lines().map(str::trim).collect()
 }
 
+/// `ipvsadm` makes of an export what the agent makes.
+fn reads_back(once: &Once, exported: &str, saved: &str) {
+    assert!(
+        exported.contains("# ipset add KUBE-CLUSTER-IP 10.96.0.10,tcp:80"),
+        "{exported}"
+    );
+    once.run("ipvsadm -C");
+    let node = once.rig.node(0).namespace();
+    node.exec_with_input(&["ipvsadm", "-R"], exported).unwrap();
+    assert_eq!(lines(&once.run("ipvsadm -Sn").1), lines(saved), "read back");
+}
+
 #[test]
 fn a_plan_changes_nothing_and_an_apply_takes_its_steps() {
     if !lane::provides("once", &[Need::Root, Need::Ipvs]) {
@@ -109,11 +121,16 @@ fn a_plan_changes_nothing_and_an_apply_takes_its_steps() {
 
     let (code, exported) = once.agent("export ipvsadm");
     assert_eq!(code, 0, "{exported}");
+    let (code, full) = once.agent("export ipvsadm --full");
+    assert_eq!(code, 0, "{full}");
+    let entry = "# ipset add KUBE-CLUSTER-IP 10.96.0.10,tcp:80";
+    assert!(full.contains(entry), "{full}");
     let (code, applied) = once.agent("apply --once");
     assert_eq!(code, 0, "{applied}");
     once.answers(&visitor, &["a"]);
     let (_, saved) = once.run("ipvsadm -Sn");
     assert_eq!(lines(&exported), lines(&saved), "export, and the kernel");
+    reads_back(&once, &exported, &saved);
     let (code, plan) = once.agent("plan -o json");
     assert_eq!(code, 0, "{plan}");
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();

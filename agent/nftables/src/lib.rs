@@ -11,6 +11,7 @@
 mod advance;
 mod desire;
 mod effects;
+mod export;
 mod lacking;
 mod layout;
 mod plan;
@@ -24,6 +25,7 @@ mod ways;
 pub use advance::advance;
 pub use desire::{Desired, desire, everything};
 pub use effects::{changes_udp, deletes_endpoints, numbers};
+pub use export::export;
 pub use lacking::Lacking;
 pub use layout::{AFFINITY, SERVICES, TABLE, affinity_of};
 pub use plan::{Surplus, plan};

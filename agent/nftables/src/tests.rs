@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portolan_model::{
     Affinity, Destination, Families, Family, Frontend, FrontendAddress, FrontendKind, Lists,
-    NodeOverlay, NodeTable, Protocol, Record, RecordKey,
+    NodeInfo, NodeOverlay, NodeTable, Protocol, Record, RecordKey,
 };
 use portolan_netlink::nftables::{Request, TableContent, Value, Verdict};
 use portolan_plan::{Config, DetectLocal, NodeFacts};
@@ -438,4 +438,29 @@ fn load_balancers_are_left_out_by_name() {
     assert!(ways.ways.is_empty());
     let expected = format!("{}: a load balancer needs --dataplane ipvs", key("web"));
     assert_eq!(ways.refused[0].to_string(), expected);
+}
+
+#[test]
+fn every_rule_has_a_text() {
+    let interface = |name: &str| DetectLocal::InterfacePrefix(name.to_owned());
+    for detect_local in [
+        config().detect_local,
+        DetectLocal::default(),
+        DetectLocal::Bridge("cni0".to_owned()),
+        interface("veth"),
+    ] {
+        for masquerade_all in [false, true] {
+            let config = Config {
+                detect_local: detect_local.clone(),
+                masquerade_all,
+                ..Config::default()
+            };
+            for family in Family::ALL {
+                let content = crate::everything(family, &config, &NodeInfo::default());
+                let text = content.text(family, crate::TABLE).unwrap();
+                let rules = content.chains.values().map(|(_, rules)| rules.len());
+                assert!(text.lines().count() > rules.sum(), "{text}");
+            }
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use portolan_model::NodeTable;
 use portolan_proto::limits::MAX_FRAME_BYTES;
 use portolan_proto::v1;
@@ -134,6 +135,18 @@ impl Store {
                 aside,
             }
         })
+    }
+
+    /// Reads the table that was in force, and changes no file.
+    ///
+    /// # Errors
+    /// If there is no file, or it is of no use.
+    pub(crate) fn read(&self) -> anyhow::Result<Arc<NodeTable>> {
+        let path = self.directory.join(NAME);
+        let content = fs::read(&path).with_context(|| path.display().to_string())?;
+        let stored = self.decode(&content);
+        let stored = stored.with_context(|| path.display().to_string())?;
+        Ok(stored.in_force)
     }
 
     /// Writes a table in place of the last one.

@@ -2,12 +2,12 @@
 
 //! The table of one node: records shared with all nodes, and the node's own data.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
     Destination, Family, Frontend, Lists, NodeInfo, NodeOverlay, Record, RecordHealth, RecordKey,
@@ -55,6 +55,40 @@ impl Serialize for NodeTable {
             lists: lists.collect(),
         };
         table.serialize(serializer)
+    }
+}
+
+/// Reads a dump. Overlays without a record have no effect, and are left out.
+impl<'de> Deserialize<'de> for NodeTable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Lists {
+            record: String,
+            lists: NodeOverlay,
+        }
+        #[derive(Deserialize)]
+        struct Table {
+            node: NodeInfo,
+            records: Vec<Record>,
+            lists: Vec<Lists>,
+        }
+        let table = Table::deserialize(deserializer)?;
+        let records = table.records.into_iter();
+        let records: ByRecord<Record> = records
+            .map(|record| (record.key.clone(), Arc::new(record)))
+            .collect();
+        let keys = records.keys().map(|key| (key.to_string(), key));
+        let keys: BTreeMap<_, _> = keys.collect();
+        let lists = table.lists.into_iter().filter_map(|of| {
+            let key = keys.get(&of.record)?;
+            Some(((*key).clone(), Arc::new(of.lists)))
+        });
+        Ok(Self {
+            node: table.node,
+            lists: lists.collect(),
+            records: records.clone(),
+            ..Self::default()
+        })
     }
 }
 

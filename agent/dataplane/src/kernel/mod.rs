@@ -51,7 +51,7 @@ pub use iptables::IptablesMode;
 pub use modules::{Modprobe, Modules, load_modules};
 pub use nftables::{NftablesKernel, Observed as ObservedTables, settings_without_ipvs};
 pub use probe::Unusable;
-pub use routes::ROUTE_MARK;
+pub use routes::{ROUTE_MARK, node_facts};
 pub use settings::{Consequence, Setting, WrongSetting, settings};
 pub use tuning::{ConntrackTuning, Tuning};
 pub use usage::{UsageOf, read_usage};

@@ -19,6 +19,7 @@ use portolan_plan::{KernelState, NodeFacts, Step};
 use rtnetlink::Handle;
 use tokio::task::JoinHandle;
 
+use super::KernelConfig;
 use super::glance::Sum;
 use crate::runs::StepFailure;
 use crate::{DataplaneError, NodePortAddresses};
@@ -198,6 +199,17 @@ impl Routes {
             .retain(|ip| node_ports.accepts(*ip, source.get(&Family::of(*ip)).copied()));
         Ok(facts)
     }
+}
+
+/// Reads the facts about the node that need no right and nothing of IPVS. Must be called within a tokio
+/// runtime.
+///
+/// # Errors
+/// If addresses cannot be read.
+pub async fn node_facts(config: &KernelConfig) -> Result<NodeFacts, DataplaneError> {
+    let mut routes = Routes::open()?;
+    let facts = routes.facts(&config.node_ips, &config.node_port_addresses);
+    facts.await
 }
 
 fn change(step: &Step) -> Option<Request> {

@@ -9,22 +9,79 @@ use portolan_model::ipvs::{
     Flags, ForwardingMethod, GueChecksum, RealServerConfig, Tunnel, VirtualServerConfig,
     VirtualServerKey,
 };
-use portolan_model::{Family, Protocol};
+use portolan_model::{Families, Family, NodeTable, Protocol};
 
-use crate::KernelState;
+use super::Export;
+use super::commands::{add_entry, create_set, restore_program, route};
+use crate::{Config, KernelState, NodeFacts, desire};
 
 /// All virtual servers of a state, one command a line, as `ipvsadm -Sn` prints them.
 #[must_use]
 pub fn save(state: &KernelState) -> String {
+    save_families(state, Family::ALL.into_iter().collect(), false)
+}
+
+/// A state of some families: all virtual servers, one command a line, as `ipvsadm -Sn` prints them. After
+/// them come, if it is to be full, commands for sets, routes and rules as comments: for people alone, since
+/// `ipvsadm -R` ends with an error at a comment.
+#[must_use]
+pub fn save_families(state: &KernelState, families: Families, is_full: bool) -> String {
     let mut text = String::new();
     for (key, server) in &state.virtual_servers {
+        if !families.contains(key.family()) {
+            continue;
+        }
         // Writing to a string never fails.
         let _ = writeln!(text, "{}", add_service(key, &server.config));
         for (address, config) in server.real_servers.iter() {
             let _ = writeln!(text, "{}", add_real_server(key, *address, *config));
         }
     }
+    if is_full {
+        for line in others(state, families) {
+            let _ = writeln!(text, "# {line}");
+        }
+    }
     text
+}
+
+/// The same of the state that a table leads to in an empty kernel: marks are the first free ones.
+#[must_use]
+pub fn ipvsadm(
+    table: &NodeTable,
+    facts: &NodeFacts,
+    config: &Config,
+    families: Families,
+    is_full: bool,
+) -> Export {
+    let desired = desire(table, facts, config, &KernelState::default());
+    Export {
+        text: save_families(&desired.state, families, is_full),
+        notes: desired.refused.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Commands for what virtual servers need besides.
+fn others(state: &KernelState, families: Families) -> Vec<String> {
+    let mut lines = Vec::new();
+    let sets = state.sets.iter();
+    for (name, set) in sets.filter(|(_, set)| families.contains(set.header.family)) {
+        lines.push(create_set(name, &set.header));
+        lines.extend(set.entries.iter().map(|entry| add_entry(name, entry)));
+    }
+    let routes = state.routes.iter();
+    let routes = routes.filter(|(vip, _)| families.contains(Family::of(**vip)));
+    lines.extend(routes.map(|(vip, source)| route("add", *vip, *source)));
+    for family in families.iter() {
+        let Some(rules) = state.rules.get(&family) else {
+            continue;
+        };
+        lines.push(format!("{} --noflush", restore_program(family)));
+        let jumps: Vec<_> = rules.jumps.iter().collect();
+        let input = rules.restore_input(&jumps, &[]);
+        lines.extend(input.lines().map(str::to_owned));
+    }
+    lines
 }
 
 pub(super) fn add_service(key: &VirtualServerKey, config: &VirtualServerConfig) -> String {
@@ -162,6 +219,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
     use portolan_model::ipvs::{Thresholds, VirtualServer};
 
     use super::*;
@@ -216,6 +274,48 @@ mod tests {
             assert!(lines.contains(line), "{line}\n{text}");
         }
         assert_eq!(text.lines().count(), 10);
+        let of_family = save_families(&state, Families::from_iter([Family::V6]), false);
+        assert_eq!(of_family.lines().count(), 4, "{of_family}");
+    }
+
+    #[test]
+    fn sets_routes_and_rules_follow_as_comments() {
+        let mut state = KernelState::default();
+        let key = VirtualServerKey::new(Protocol::Tcp, [192, 0, 2, 10].into(), 80);
+        state.virtual_servers.insert(key, server("rr", None, 0));
+        let config = crate::Config::default();
+        let node = portolan_model::NodeInfo::default();
+        for family in Family::ALL {
+            let rules = crate::rules(family, &config, &node);
+            state.rules.insert(family, rules);
+        }
+        let header = SetHeader {
+            kind: SetKind::HashIpPort,
+            family: Family::V4,
+            max_entries: 64,
+        };
+        let set = Set {
+            header,
+            entries: [SetEntry::IpPort([192, 0, 2, 10].into(), Protocol::Tcp, 80)].into(),
+        };
+        state.sets.insert("KUBE-CLUSTER-IP".to_owned(), set);
+        state.routes.insert([192, 0, 2, 10].into(), None);
+        let text = save_families(&state, Families::from_iter([Family::V4]), true);
+        let (commands, others): (Vec<_>, Vec<_>) =
+            text.lines().partition(|line| !line.starts_with('#'));
+        assert_eq!(commands.len(), 2, "{text}");
+        for line in [
+            "# ipset create KUBE-CLUSTER-IP hash:ip,port family inet maxelem 64",
+            "# ipset add KUBE-CLUSTER-IP 192.0.2.10,tcp:80",
+            "# ip route add local 192.0.2.10 dev lo proto 99",
+            "# iptables-restore --noflush",
+            "# *mangle",
+            "# -I PREROUTING 1 -j KUBE-SERVICES",
+            "# COMMIT",
+        ] {
+            assert!(others.contains(&line), "{line}\n{text}");
+        }
+        assert!(!text.contains("ip6tables"), "{text}");
     }
 
     #[test]

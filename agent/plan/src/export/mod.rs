@@ -1,10 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Texts of desired states and of steps, for people: in the words of `ipvsadm`, `ipset` and `ip`.
+//! Texts of tables, desired states and steps, for people: in the words of `iptables`, `ipvsadm`, `ipset` and `ip`.
 
+mod commands;
+pub mod env;
+mod iptables;
 mod ipvsadm;
 mod steps;
 
-pub use ipvsadm::save;
+pub use iptables::{IptablesSettings, iptables};
+pub use ipvsadm::{ipvsadm, save, save_families};
 pub(crate) use steps::ObjectKind;
 pub use steps::{Action, StepLine, Totals, step_lines};
+
+/// A text for another program, and what it leaves out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Export {
+    /// The text.
+    pub text: String,
+    /// Sentences about objects that the text leaves out or changes, each with the object's name.
+    pub notes: Vec<String>,
+}

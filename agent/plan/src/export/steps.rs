@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use portolan_model::Family;
-use portolan_model::ipset::SetHeader;
 use portolan_model::ipvs::{RealServerConfig, VirtualServerKey};
 use serde::Serialize;
 
+use super::commands::{add_entry, create_set, restore_program, route};
 use super::ipvsadm;
 use crate::{Desired, KernelState, Rules, Step};
 
@@ -145,7 +145,7 @@ pub fn step_lines(step: &Step, observed: &KernelState, desired: &Desired) -> Vec
             vec![line]
         }
         Step::AddEntries { name, entries } => {
-            let command = |entry| format!("ipset add {name} {entry}");
+            let command = |entry| add_entry(name, entry);
             let line = |entry| StepLine::new(Action::Add, ObjectKind::SetEntry, command(entry));
             entries.iter().map(line).collect()
         }
@@ -254,20 +254,6 @@ fn set_real_server(
     line
 }
 
-fn create_set(name: &str, header: &SetHeader) -> String {
-    let family = match header.family {
-        Family::V4 => "inet",
-        Family::V6 => "inet6",
-    };
-    let (kind, max) = (header.kind.type_name(), header.max_entries);
-    format!("ipset create {name} {kind} family {family} maxelem {max}")
-}
-
-fn route(verb: &str, vip: IpAddr, source: Option<IpAddr>) -> String {
-    let source = source.map_or_else(String::new, |source| format!(" src {source}"));
-    format!("ip route {verb} local {vip} dev lo proto 99{source}")
-}
-
 fn write_rules(family: Family, rules: &Rules, observed: &KernelState) -> StepLine {
     let action = match observed.rules.contains_key(&family) {
         true => Action::Change,
@@ -277,10 +263,7 @@ fn write_rules(family: Family, rules: &Rules, observed: &KernelState) -> StepLin
     let counts = counts
         .iter()
         .map(|(table, count)| format!("{table} {count}"));
-    let program = match family {
-        Family::V4 => "iptables-restore",
-        Family::V6 => "ip6tables-restore",
-    };
+    let program = restore_program(family);
     let counts: Vec<_> = counts.collect();
     let command = format!("{program} --noflush (rules: {})", counts.join(", "));
     StepLine::new(action, ObjectKind::Rules, command)
