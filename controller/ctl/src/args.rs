@@ -15,6 +15,7 @@ use crate::env::EnvArgs;
 use crate::fleet::{ApplyArgs, DeleteArgs, GetArgs};
 use crate::migrate::Predecessor;
 use crate::reply::Output;
+use crate::table::TableArgs;
 
 const HUNDRED_MS: Duration = Duration::from_millis(100);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -157,11 +158,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ClusterCommand,
     },
-    /// Show the table of a node.
-    Table {
-        /// The node.
-        node: String,
-    },
+    /// Show the table of a node; with -o iptables, nft or ipvsadm, in the words of that program.
+    Table(TableArgs),
     /// Compare the tables of two nodes; of one node, its kernel with its table; with --file, the objects of
     /// files with those of the fleet. Exit code 1 if they differ.
     Diff(DiffArgs),
@@ -335,6 +333,7 @@ mod tests {
     fn only_dumps_can_be_watched() {
         for (args, expected) in [
             ("nodes", true),
+            ("table a -o nft --node-address 192.0.2.1", true),
             ("diff a", true),
             ("confirm a", false),
             ("cluster list", true),

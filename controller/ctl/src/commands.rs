@@ -2,7 +2,7 @@
 
 //! Runs a command against the controllers.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use portolan_model::NodeTable;
 use portolan_select::Explanation;
 
@@ -16,6 +16,9 @@ use crate::{
 
 /// Runs a command that asks controllers.
 pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
+    if cli.output.is_export() && !matches!(cli.command, Command::Table(_)) {
+        bail!("-o iptables, nft and ipvsadm are formats of table alone");
+    }
     if matches!(cli.command, Command::Version { client: true }) {
         return Ok(version::of_client());
     }
@@ -78,7 +81,7 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
         command => {
             // All controllers of a cluster have the same tables.
             let client = clients.first().context("no controller")?;
-            dump(client, command).await
+            dump(client, command, cli.output).await
         }
     }
 }
@@ -98,11 +101,11 @@ async fn of_fleet(cli: &Cli) -> Option<anyhow::Result<Reply>> {
 }
 
 /// Shows a dump of which each controller has the same.
-async fn dump(client: &Client, command: &Command) -> anyhow::Result<Reply> {
+async fn dump(client: &Client, command: &Command, output: Output) -> anyhow::Result<Reply> {
     Ok(match command {
-        Command::Table { node } => {
-            let value = client.get(&table_path(node)).await?;
-            let text = table::show(&table::parse(value.clone())?);
+        Command::Table(args) => {
+            let value = client.get(&table_path(&args.node)).await?;
+            let text = table::text(&table::parse(value.clone())?, args, output)?;
             Reply::new(value, text)
         }
         Command::Diff(DiffArgs {

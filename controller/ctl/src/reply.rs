@@ -17,6 +17,19 @@ pub(crate) enum Output {
     Json,
     /// YAML.
     Yaml,
+    /// For table: rules of a kube-proxy in iptables mode, for iptables-restore --noflush.
+    Iptables,
+    /// For table: the tables of agents with --dataplane nftables, for nft -f.
+    Nft,
+    /// For table: virtual servers, for ipvsadm -R.
+    Ipvsadm,
+}
+
+impl Output {
+    /// Whether it is another program's format, in which only a node's table can be printed.
+    pub(crate) fn is_export(self) -> bool {
+        matches!(self, Self::Iptables | Self::Nft | Self::Ipvsadm)
+    }
 }
 
 /// The result of a command.
@@ -56,7 +69,9 @@ impl Reply {
 
     pub(crate) fn format(&self, output: Output) -> anyhow::Result<String> {
         Ok(match output {
-            Output::Table | Output::Wide => self.text.clone(),
+            Output::Iptables | Output::Nft | Output::Ipvsadm | Output::Table | Output::Wide => {
+                self.text.clone()
+            }
             Output::Json => serde_json::to_string_pretty(&self.value)? + "\n",
             Output::Yaml if self.is_documents && self.value.is_array() => {
                 let items = self.value.as_array().into_iter().flatten();
