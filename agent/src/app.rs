@@ -9,6 +9,7 @@ mod ports;
 #[cfg(test)]
 mod reference;
 mod source;
+mod userspace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +58,7 @@ use ports::Ports;
 use source::{Feeds, TableSource, follow, open_source};
 
 pub(crate) use source::endpoints;
+pub use userspace::run_command;
 
 /// Time that tasks have to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -72,10 +74,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     args.validate()?;
     args.kube_proxy.apply();
     raise_descriptor_limit();
-    let node = NodeKey {
-        cluster: args.cluster.as_str().into(),
-        name: args.node_name()?.into(),
-    };
+    let node = node_key(&args)?;
     let plan_config = args.kernel.plan_config()?;
     let _lock = StateLock::shared(&args.state_dir)?;
     let token = on_signal()?;
@@ -97,6 +96,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         Opened::Nftables(kernel, families) => {
             start_nftables(&args, place, plan_config, (kernel, families), &vital).await?;
         }
+        Opened::Userspace => userspace::start_userspace(&args, place, &vital).await?,
     }
     let result = tokio::select! {
         () = token.cancelled() => Ok(()),
@@ -108,6 +108,14 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         tracing::warn!("some tasks did not end in time");
     }
     result
+}
+
+/// This node.
+fn node_key(args: &RunArgs) -> anyhow::Result<NodeKey> {
+    Ok(NodeKey {
+        cluster: args.cluster.as_str().into(),
+        name: args.node_name()?.into(),
+    })
 }
 
 /// The node, the agent's ports on it, and its dataplane.
@@ -190,6 +198,7 @@ async fn start<E: Engine + 'static>(
     tracing::info!(%node, dataplane = choice.dataplane, "started");
     let mut metrics = Registry::default();
     register_process(&mut metrics);
+    reconciler.register(metrics.sub_registry_with_prefix("portolan_agent"));
     let health = Health::new(families.iter(), args.sync_period());
     let healthz = Healthz::register(health.clone(), &mut metrics);
     let readiness = Readiness::default();

@@ -13,6 +13,7 @@ mod run;
 mod socket;
 mod status;
 mod tune;
+mod userspace;
 
 use std::path::PathBuf;
 
@@ -32,6 +33,7 @@ pub use run::{RunArgs, Source};
 pub use socket::SocketArgs;
 pub use status::{StatusArgs, StatusOutput};
 pub use tune::TuneArgs;
+pub use userspace::{RunCommandArgs, UserspaceArgs, UserspaceListen};
 
 /// Keeps a node's kernel equal to the node's service table.
 #[derive(Debug, Parser)]
@@ -57,6 +59,11 @@ pub struct Cli {
 /// Commands other than a run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run a command that reaches the Services of files, or of a cluster, by their addresses and names, without any
+    /// right on this machine: for development and tests. Without a command, serve them on this machine until
+    /// SIGTERM: see --userspace-listen.
+    Run(Box<RunCommandArgs>),
+
     /// Remove from the kernel everything that the agent programmed, and nothing else.
     Cleanup(CleanupArgs),
 

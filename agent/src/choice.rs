@@ -56,6 +56,12 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// Sockets: they are never chosen without the flag.
+    pub(crate) const USERSPACE: Self = Self {
+        dataplane: "userspace",
+        reason: Reason::Flag,
+    };
+
     /// Adds a metric that is always 1, with the choice as labels.
     pub fn register(self, registry: &mut Registry) {
         let labels = vec![
@@ -76,6 +82,8 @@ impl Choice {
 pub(crate) enum Opened {
     Ipvs(Box<Kernel>, Families),
     Nftables(NftablesKernel, Families),
+    /// Sockets need nothing of the kernel.
+    Userspace,
 }
 
 /// A dataplane that `auto` may choose.
@@ -142,6 +150,7 @@ pub(crate) async fn open(args: &RunArgs, config: &Config) -> anyhow::Result<(Ope
     let named = match args.kernel.dataplane {
         DataplaneKind::Ipvs => Candidate::Ipvs,
         DataplaneKind::Nftables => Candidate::Nftables,
+        DataplaneKind::Userspace => return Ok((Opened::Userspace, Choice::USERSPACE)),
         DataplaneKind::Auto => return choose(args, config).await,
     };
     let choice = Choice {

@@ -24,6 +24,10 @@ use crate::kube_proxy::hand_over;
 /// If the kernel cannot be read, or an object could not be removed.
 pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     let named = args.kernel.dataplane;
+    if named == DataplaneKind::Userspace {
+        tracing::info!("nothing to clean up: sockets end with their agent");
+        return Ok(());
+    }
     anyhow::ensure!(
         args.hand_over.is_none() || named == DataplaneKind::Ipvs,
         "--hand-over needs --dataplane ipvs"

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
 
 use anyhow::bail;
@@ -116,6 +117,28 @@ fn once(unusable: &BTreeMap<Family, Lacking>) -> String {
     let reasons: BTreeSet<&Lacking> = unusable.values().collect();
     let reasons: Vec<_> = reasons.iter().map(ToString::to_string).collect();
     reasons.join("; ")
+}
+
+/// As [`settle`], for sockets.
+///
+/// # Errors
+/// Same as [`settle`].
+pub fn settle_userspace(asked: AskedFamilies) -> anyhow::Result<Families> {
+    let mut unusable = BTreeMap::new();
+    for family in asked.candidates().iter() {
+        let loopback: IpAddr = match family {
+            Family::V4 => Ipv4Addr::LOCALHOST.into(),
+            Family::V6 => Ipv6Addr::LOCALHOST.into(),
+        };
+        if let Err(error) = UdpSocket::bind((loopback, 0)) {
+            unusable.insert(family, error);
+        }
+    }
+    let served = choose(asked, &unusable)?;
+    for (family, error) in &unusable {
+        tracing::info!("{family} is not served: {error}");
+    }
+    Ok(served)
 }
 
 /// Chooses the families to serve, given the unusable ones.

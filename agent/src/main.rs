@@ -25,8 +25,16 @@ const UNAVAILABLE: u8 = 69;
 /// `plan` that there are steps.
 const USAGE: u8 = 64;
 
+fn main() -> ExitCode {
+    // A process enters namespaces before it has threads.
+    if let Some(code) = portolan_userspace::inside::asked(std::env::args_os()) {
+        return code;
+    }
+    start()
+}
+
 #[tokio::main]
-async fn main() -> ExitCode {
+async fn start() -> ExitCode {
     let (mut cli, notes) = match Cli::start(std::env::args_os()) {
         Ok(started) => started,
         Err(StartError::Flags(error)) => {
@@ -41,6 +49,10 @@ async fn main() -> ExitCode {
         }
     };
     cli.run.kube_proxy.set_log_level(&mut cli.logs);
+    if matches!(&cli.command, Some(Command::Run(args)) if !args.command.is_empty()) {
+        // The command's own output is what counts.
+        cli.logs.default_level("warn");
+    }
     cli.logs.init();
     for note in notes {
         tracing::info!("--config: {note}");
@@ -54,6 +66,10 @@ async fn main() -> ExitCode {
         };
     }
     let result = match cli.command {
+        Some(Command::Run(args)) => match app::run_command(*args).await {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Some(Command::Cleanup(args)) => cleanup::run(args).await,
         Some(Command::Prepare(args)) => prepare::run(*args).await,
         Some(Command::Plan(args)) => return once::plan(*args).await,

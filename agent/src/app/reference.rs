@@ -67,6 +67,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let families = Family::ALL.into();
     let node_ports = NodePortAddresses::parse(&[]).unwrap();
     let _ = HealthChecks::register(families, node_ports, health, ours);
+    portolan_userspace::Metrics::default().register(ours);
     ours.register_collector(Box::new(SourceCollector(Arc::clone(&stats))));
     ours.register_collector(Box::new(StreamCollector(stats)));
     let settings = settings(&Tuning::default());

@@ -17,7 +17,7 @@ use portolan_select::SourceRanges;
 use portolan_source::objects::ProxyName;
 use portolan_subscription::GuardArgs;
 
-use super::{DataplaneKind, KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs};
+use super::{DataplaneKind, KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs, UserspaceArgs};
 use crate::director::HostFlags;
 use crate::dns::DnsArgs;
 use crate::families::AskedFamilies;
@@ -202,6 +202,10 @@ pub struct RunArgs {
     /// Flags of kernel settings.
     #[command(flatten)]
     pub tune: TuneArgs,
+
+    /// Flags of the userspace dataplane.
+    #[command(flatten)]
+    pub userspace: UserspaceArgs,
 
     /// Flags of TLS and tokens.
     #[command(flatten, next_help_heading = "TLS and identity")]

@@ -13,6 +13,7 @@ use portolan_nftables::Surplus;
 use portolan_plan::NodeFacts;
 use portolan_plan::host::{Host, Owned};
 use portolan_reconcile::{HostOutcome, NftablesReconciler, Retirement, SharedDesired};
+use prometheus_client::registry::Registry;
 
 use super::{Counts, Draining, Outcome, Reconciler};
 use crate::kube_proxy::{Takeover, TakeoverError};
@@ -20,6 +21,9 @@ use crate::kube_proxy::{Takeover, TakeoverError};
 /// A reconciler that the sync loop runs. What a kind of dataplane does not have, such as drains, is left at
 /// its default.
 pub trait Engine: Send {
+    /// Adds metrics of its own to those that are named after the agent.
+    fn register(&self, _registry: &mut Registry) {}
+
     /// Compares the kernel cheaply; returns the first difference.
     fn glance(&mut self) -> impl Future<Output = Result<Option<String>, DataplaneError>> + Send;
 

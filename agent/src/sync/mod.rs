@@ -9,6 +9,7 @@ mod engine;
 mod ready;
 mod run;
 mod tally;
+mod userspace;
 
 pub use drains::{BootClock, Deadlines, Drainer};
 pub use engine::Engine;
@@ -18,3 +19,4 @@ pub use portolan_reconcile::{
 pub use ready::Ready;
 pub use run::{SyncInputs, SyncOutputs, Timing, run};
 pub use tally::{NoLocalEndpoints, TableChanges};
+pub use userspace::Userspace;

@@ -138,7 +138,8 @@ impl Lease {
     }
 
     /// Whether the endpoint has stopped to serve.
-    pub(crate) fn is_ending(&self) -> bool {
+    #[cfg(test)]
+    fn is_ending(&self) -> bool {
         self.0.borrow().is_some()
     }
 }
