@@ -52,6 +52,8 @@ pub(crate) fn listen(listen: &Listen) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(listen.at), kind, None)?;
     if listen.at.is_ipv6() {
         socket.set_only_v6(true)?;
+        // A route of its own is enough for an IPv4 address, not for an IPv6 one.
+        socket.set_freebind_v6(true)?;
     }
     if listen.transport == Transport::Tcp {
         // Connections of an earlier run may still wait for their end.
