@@ -100,14 +100,11 @@ pub(crate) fn assert_rules_of(mode: &str, node: &Host) {
         }
         _ => assert!(rules(node).contains("-j KUBE-SVC-")),
     }
-}
-
-pub(crate) fn assert_ipvs_is_empty(node: &Host) {
     let servers = text(node, "ipvsadm -Sn");
     assert_eq!(servers, "", "IPVS is not used");
 }
 
-/// Asserts that no rules of a kube-proxy in iptables or nftables mode are left.
+/// Asserts that no rules of a kube-proxy in iptables or nftables mode are left, and ours are in place.
 pub(crate) fn assert_no_rules_of_kube_proxy(node: &Host) {
     let words = [
         "KUBE-SVC-",
@@ -128,23 +125,12 @@ pub(crate) fn assert_no_rules_of_kube_proxy(node: &Host) {
     let tables = node.exec(&["nft", "list", "tables"]).unwrap_or_default();
     assert_without("tables", &tables, &["kube-proxy"]);
     assert_without("sets", &text(node, "ipset list -n"), &["PORTOLAN-TAKEOVER"]);
-}
-
-pub(crate) fn assert_web_is_on_ipvs(node: &Host) {
     let servers = text(node, "ipvsadm -Ln");
     assert!(
         servers.contains(WEB[0]) && servers.contains(WEB[1]),
         "{servers}"
     );
     assert!(routes(node).contains(WEB[0]) && routes(node).contains(WEB[1]));
-}
-
-pub(crate) fn assert_web_is_on_nftables(node: &Host) {
-    for (family, address) in [("ip", WEB[0]), ("ip6", WEB[1])] {
-        let services = node.exec(&["nft", "list", "map", family, "portolan", "services"]);
-        let services = services.unwrap();
-        assert!(services.contains(address), "{services}");
-    }
 }
 
 /// Asserts that nothing of the agent is left.

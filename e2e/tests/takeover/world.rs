@@ -40,17 +40,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// With agents that program IPVS.
     pub(crate) fn start_or_skip(test: &str) -> Option<Self> {
-        Self::start_on("ipvs", test)
-    }
-
-    pub(crate) fn start_on(dataplane: &'static str, test: &str) -> Option<Self> {
-        let need = match dataplane {
-            "ipvs" => Need::Ipvs,
-            _ => Need::Nftables,
-        };
-        if !lane::provides(test, &[Need::Root, need]) {
+        if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
             return None;
         }
         let directory = TempDir::new().unwrap();
@@ -67,7 +58,6 @@ impl World {
         let api = ApiOnLan::start(&servers, &control, directory.path()).unwrap();
         let source = Source::Kubernetes(servers.kubeconfig().to_owned());
         let cluster = Cluster::without_agents(rig, source).unwrap();
-        let cluster = cluster.programming(dataplane);
         let pods = vec![
             cluster.add_pod(0, "a").unwrap(),
             cluster.add_pod(1, "b").unwrap(),
