@@ -19,6 +19,7 @@ mod rules;
 mod slots;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 mod unmark;
 mod ways;
 

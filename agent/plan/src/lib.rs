@@ -21,6 +21,7 @@ mod ours;
 mod plan;
 mod rules;
 mod state;
+pub mod trace;
 
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, RulesMode, VipBinding};
 pub use desire::{Desired, IncrementalDesired, Note, Refused, Touched, desire, is_behind};

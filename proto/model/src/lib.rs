@@ -18,6 +18,7 @@ mod key;
 mod node;
 mod record;
 mod table;
+pub mod trace;
 
 pub use balancing::{
     AdministrativeState, Balancing, Persistence, Profile, RecordHealth, SorryServer,
