@@ -2,14 +2,15 @@
 
 //! The live view as a frame. Pure: the same view and size give the same frame.
 
+use portolan_terminal::{Cells, Condition, draw_table};
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Row, Table};
+use ratatui::widgets::Paragraph;
 
 use super::super::table::{BACKEND_HEADINGS, HEADINGS, backend_row, notes, plain, row};
-use super::view::{Condition, View, backend_condition, condition};
+use super::view::{View, backend_condition, condition};
 
 /// Columns of virtual servers that a narrow terminal lacks, the first one first. They are places in [`HEADINGS`].
 const DISPENSABLE: [usize; 7] = [3, 2, 7, 10, 9, 5, 8];
@@ -17,17 +18,11 @@ const DISPENSABLE: [usize; 7] = [3, 2, 7, 10, 9, 5, 8];
 /// Columns of backends that a narrow terminal lacks, the first one first. They are places in [`BACKEND_HEADINGS`].
 const DISPENSABLE_OF_BACKENDS: [usize; 8] = [1, 7, 10, 9, 8, 3, 6, 11];
 
-/// Space between two columns.
-const GAP: u16 = 2;
-
 /// Lines of notes, at most.
 const MAX_NOTES: u16 = 6;
 
 /// Rows of virtual servers above those of backends, at most.
 const MAX_SERVERS: u16 = 6;
-
-/// A row of a table, and how well it serves.
-type Cells = (Vec<String>, Condition);
 
 /// Draws the view.
 pub(super) fn draw(view: &View, frame: &mut Frame<'_>) {
@@ -55,7 +50,11 @@ pub(super) fn draw(view: &View, frame: &mut Frame<'_>) {
     ]);
     let [head, top, bottom, below, foot] = areas.areas(frame.area());
     frame.render_widget(heading(view, &servers), head);
-    let of_top = if view.with_backends { 0 } else { view.offset };
+    let of_top = if view.with_backends {
+        0
+    } else {
+        view.browse.offset
+    };
     draw_table(
         frame,
         top,
@@ -69,7 +68,7 @@ pub(super) fn draw(view: &View, frame: &mut Frame<'_>) {
             .iter()
             .map(|(_, each)| (backend_row(each).to_vec(), backend_condition(each)))
             .collect();
-        let shown = &cells[view.offset.min(cells.len())..];
+        let shown = &cells[view.browse.offset.min(cells.len())..];
         draw_table(
             frame,
             bottom,
@@ -121,10 +120,13 @@ fn notes_of(view: &View) -> Vec<Line<'static>> {
 }
 
 fn footer(view: &View) -> Line<'static> {
-    if view.is_typing {
-        return Line::raw(format!("filter: {}_  Enter keep  Esc clear", view.filter));
+    if view.browse.is_typing {
+        return Line::raw(format!(
+            "filter: {}_  Enter keep  Esc clear",
+            view.browse.filter
+        ));
     }
-    let filter = match view.filter.as_str() {
+    let filter = match view.browse.filter.as_str() {
         "" => String::new(),
         filter => format!("  filter: {filter}"),
     };
@@ -132,78 +134,4 @@ fn footer(view: &View) -> Line<'static> {
     Line::raw(format!(
         "q quit  s sort: {sort}  / filter{filter}  ↑↓ scroll"
     ))
-}
-
-fn draw_table(
-    frame: &mut Frame<'_>,
-    area: Rect,
-    headings: &[&str],
-    dispensable: &[usize],
-    rows: &[Cells],
-) {
-    let room = usize::from(area.height.saturating_sub(1));
-    let rows = &rows[..rows.len().min(room)];
-    let columns = columns(headings, dispensable, rows, area.width);
-    let cells = |cells: &[String]| {
-        let shown = columns
-            .iter()
-            .filter_map(|(column, _)| cells.get(*column).cloned());
-        Row::new(shown.collect::<Vec<_>>())
-    };
-    let head: Vec<_> = headings
-        .iter()
-        .map(|heading| (*heading).to_owned())
-        .collect();
-    let lines = rows
-        .iter()
-        .map(|(each, condition)| cells(each).style(style(*condition)));
-    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
-    let table = Table::new(lines.collect::<Vec<_>>(), widths.collect::<Vec<_>>())
-        .header(cells(&head).style(Style::new().add_modifier(Modifier::REVERSED)))
-        .column_spacing(GAP);
-    frame.render_widget(table, area);
-}
-
-fn style(condition: Condition) -> Style {
-    match condition {
-        Condition::Bad => Style::new().fg(Color::Red),
-        Condition::Reduced => Style::new().fg(Color::Yellow),
-        Condition::Good => Style::new(),
-    }
-}
-
-/// The columns that fit, with their widths: the widest cell's. The first one is cut if it does not fit alone.
-fn columns(
-    headings: &[&str],
-    dispensable: &[usize],
-    rows: &[Cells],
-    room: u16,
-) -> Vec<(usize, u16)> {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|(cells, _)| cells.get(column));
-        let cells = cells.map(|cell| cell.chars().count());
-        let widest = cells.chain([headings[column].chars().count()]).max();
-        u16::try_from(widest.unwrap_or(0)).unwrap_or(u16::MAX)
-    };
-    let mut columns: Vec<_> = (0..headings.len())
-        .map(|each| (each, width(each)))
-        .collect();
-    let needed = |columns: &[(usize, u16)]| {
-        let widths = columns.iter().map(|(_, width)| u32::from(*width));
-        widths
-            .map(|width| width + u32::from(GAP))
-            .sum::<u32>()
-            .saturating_sub(u32::from(GAP))
-    };
-    for column in dispensable {
-        if needed(&columns) <= u32::from(room) {
-            break;
-        }
-        columns.retain(|(each, _)| each != column);
-    }
-    let excess = needed(&columns).saturating_sub(u32::from(room));
-    if let (Some((_, first)), Ok(excess)) = (columns.first_mut(), u16::try_from(excess)) {
-        *first = first.saturating_sub(excess).max(1);
-    }
-    columns
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use portolan_terminal::Flow;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -154,7 +155,7 @@ fn rows_are_sorted_and_filtered() {
     assert_eq!(view.sort, view::Sort::Health);
     // Letters of a filter are no commands.
     type_text(&mut view, "/qs");
-    assert_eq!((view.filter.as_str(), names(&view).len()), ("qs", 0));
+    assert_eq!((view.browse.filter.as_str(), names(&view).len()), ("qs", 0));
     for _ in 0..3 {
         press(&mut view, KeyCode::Backspace);
     }

@@ -4,15 +4,12 @@
 
 use std::cmp::Reverse;
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use portolan_terminal::{Browse, Condition, Flow, Live, Pressed};
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
 use super::super::{Backend, Balancer, Overview, VirtualServer};
-
-/// Rows of a page, for the keys that turn pages.
-const PAGE: usize = 10;
-
-/// Characters of a filter, at most.
-const MAX_FILTER: usize = 64;
+use super::render::draw;
 
 /// The order of the rows. Equal ones are in the order of their names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,26 +46,6 @@ impl Sort {
     }
 }
 
-/// How well a virtual server or a backend serves; the worst first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Condition {
-    /// It does not serve, or something could not be programmed.
-    Bad,
-    /// It serves with less than all.
-    Reduced,
-    /// All is well.
-    Good,
-}
-
-/// Whether the view goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flow {
-    /// It does.
-    Continue,
-    /// The user ends it.
-    Quit,
-}
-
 /// The live view.
 #[derive(Debug, Default)]
 pub(super) struct View {
@@ -78,12 +55,8 @@ pub(super) struct View {
     pub(super) error: Option<String>,
     /// The order of the rows.
     pub(super) sort: Sort,
-    /// Rows have this in their name or address; all do if it is empty.
-    pub(super) filter: String,
-    /// Whether keys are letters of the filter.
-    pub(super) is_typing: bool,
-    /// Rows that are left out above.
-    pub(super) offset: usize,
+    /// The rows that are shown.
+    pub(super) browse: Browse,
     /// Whether backends are shown too.
     pub(super) with_backends: bool,
 }
@@ -97,60 +70,6 @@ impl View {
         }
     }
 
-    /// Takes an answer of the agent. After an error the last one stays.
-    pub(super) fn take(&mut self, answer: anyhow::Result<Overview>) {
-        match answer {
-            Ok(overview) => {
-                self.overview = overview;
-                self.error = None;
-            }
-            Err(error) => self.error = Some(format!("{error:#}")),
-        }
-        self.offset = self.offset.min(self.last_row());
-    }
-
-    /// Takes a key.
-    pub(super) fn press(&mut self, key: KeyEvent) -> Flow {
-        if key.kind == KeyEventKind::Release {
-            return Flow::Continue;
-        }
-        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-        match key.code {
-            KeyCode::Char('c') if is_control => return Flow::Quit,
-            _ if self.is_typing => self.type_key(key.code),
-            KeyCode::Char('q') => return Flow::Quit,
-            KeyCode::Char('s') => self.sort = self.sort.next(),
-            KeyCode::Char('/') => self.is_typing = true,
-            KeyCode::Esc => self.filter.clear(),
-            KeyCode::Down | KeyCode::Char('j') => self.offset += 1,
-            KeyCode::Up | KeyCode::Char('k') => self.offset = self.offset.saturating_sub(1),
-            KeyCode::PageDown => self.offset += PAGE,
-            KeyCode::PageUp => self.offset = self.offset.saturating_sub(PAGE),
-            KeyCode::Home => self.offset = 0,
-            KeyCode::End => self.offset = usize::MAX,
-            _ => {}
-        }
-        self.offset = self.offset.min(self.last_row());
-        Flow::Continue
-    }
-
-    fn type_key(&mut self, code: KeyCode) {
-        match code {
-            KeyCode::Enter => self.is_typing = false,
-            KeyCode::Esc => {
-                self.is_typing = false;
-                self.filter.clear();
-            }
-            KeyCode::Backspace => {
-                self.filter.pop();
-            }
-            KeyCode::Char(letter) if self.filter.chars().count() < MAX_FILTER => {
-                self.filter.push(letter);
-            }
-            _ => {}
-        }
-    }
-
     /// The virtual servers that the filter leaves, in their order.
     pub(super) fn rows(&self) -> Vec<(&Balancer, &VirtualServer)> {
         let balancers = self.overview.balancers.iter();
@@ -159,7 +78,8 @@ impl View {
             servers.map(move |server| (balancer, server))
         });
         let is_shown = |(balancer, server): &(&Balancer, &VirtualServer)| {
-            balancer.name.contains(&self.filter) || server.address.contains(&self.filter)
+            balancer.name.contains(&self.browse.filter)
+                || server.address.contains(&self.browse.filter)
         };
         let mut rows: Vec<_> = all.filter(is_shown).collect();
         // Sorting is stable, and the answer is in the order of names.
@@ -182,7 +102,8 @@ impl View {
             backends.map(move |backend| (balancer, backend))
         });
         let is_shown = |(balancer, backend): &(&Balancer, &Backend)| {
-            balancer.name.contains(&self.filter) || backend.address.contains(&self.filter)
+            balancer.name.contains(&self.browse.filter)
+                || backend.address.contains(&self.browse.filter)
         };
         let mut rows: Vec<_> = all.filter(is_shown).collect();
         if self.sort != Sort::Name {
@@ -191,12 +112,41 @@ impl View {
         rows
     }
 
-    fn last_row(&self) -> usize {
-        let rows = match self.with_backends {
+    /// Number of rows.
+    fn len(&self) -> usize {
+        match self.with_backends {
             true => self.backends().len(),
             false => self.rows().len(),
-        };
-        rows.saturating_sub(1)
+        }
+    }
+}
+
+impl Live for View {
+    type Answer = Overview;
+
+    fn take(&mut self, answer: anyhow::Result<Overview>) {
+        match answer {
+            Ok(overview) => {
+                self.overview = overview;
+                self.error = None;
+            }
+            Err(error) => self.error = Some(format!("{error:#}")),
+        }
+        self.browse.limit(self.len());
+    }
+
+    fn press(&mut self, key: KeyEvent) -> Flow {
+        match self.browse.press(key) {
+            Pressed::Quit => return Flow::Quit,
+            Pressed::Other(KeyCode::Char('s')) => self.sort = self.sort.next(),
+            Pressed::Other(_) | Pressed::Done => {}
+        }
+        self.browse.limit(self.len());
+        Flow::Continue
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        draw(self, frame);
     }
 }
 
