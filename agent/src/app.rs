@@ -43,6 +43,7 @@ use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
 use crate::metrics::{ReconcileMetrics, SettingsCollector};
 use crate::notify;
+use crate::overview::Services;
 use crate::reload::Reload;
 use crate::state_lock::StateLock;
 use crate::status::Status;
@@ -51,6 +52,7 @@ use crate::sync::{
     BootClock, Drainer, Engine, NftablesReconciler, Ready, Reconciler, SyncInputs, SyncOutputs,
     Timing, run as reconcile,
 };
+use crate::trace::{Plane, Tracer};
 use arrivals::Arrivals;
 use changeover::{former_ipvs, unmark_tables};
 use checks::{Checked, check_backends};
@@ -142,6 +144,7 @@ async fn start_ipvs(
     }
     set_older_table_aside(args, &mut kernel).await?;
     let parts = Parts {
+        plane: plane(DataplaneKind::Ipvs, args, &config)?,
         reconciler: Reconciler::new(kernel, config),
         settings: settings(&args.tune.tuning()),
         families,
@@ -162,6 +165,7 @@ async fn start_nftables(
     config.families = families.iter().collect();
     let former = former_ipvs(args, &config).await;
     let parts = Parts {
+        plane: plane(DataplaneKind::Nftables, args, &config)?,
         reconciler: NftablesReconciler::new(kernel, config).after(former),
         settings: settings_without_ipvs(&args.tune.tuning()),
         families,
@@ -170,8 +174,18 @@ async fn start_nftables(
     start(args, parts, vital).await
 }
 
+/// How the kernel is programmed, for those that only read it.
+fn plane(kind: DataplaneKind, args: &RunArgs, config: &Config) -> anyhow::Result<Plane> {
+    Ok(Plane {
+        kind,
+        config: config.clone(),
+        kernel: args.kernel_config()?,
+    })
+}
+
 /// Parts of an agent that are ready before its tasks start.
 struct Parts<E> {
+    plane: Plane,
     reconciler: E,
     settings: Vec<Setting>,
     families: Families,
@@ -185,6 +199,7 @@ async fn start<E: Engine + 'static>(
     vital: &Vital,
 ) -> anyhow::Result<()> {
     let Parts {
+        plane,
         reconciler,
         settings,
         families,
@@ -206,6 +221,7 @@ async fn start<E: Engine + 'static>(
     let (reports_out, reports) = watch::channel::<Option<Report>>(None);
     let pin = ClusterPin::open(&args.state_dir);
     let status = Status::new(pin.clone(), choice);
+    let tracer = Tracer::new(node.name.to_string(), status.clone(), plane);
     let outputs = SyncOutputs {
         reports: reports_out,
         metrics: ReconcileMetrics::register(&mut metrics),
@@ -258,7 +274,11 @@ async fn start<E: Engine + 'static>(
         metrics: Arc::new(metrics),
         readiness,
         liveness: Liveness::default(),
-        debug: status.dumps().merge(overviews.dumps()),
+        debug: status
+            .dumps()
+            .merge(overviews.dumps())
+            .merge(tracer.dumps())
+            .merge(Services::new(status.clone()).dumps()),
         actions: status
             .actions()
             .merge(reload.actions())

@@ -37,3 +37,4 @@ pub mod state_lock;
 pub mod status;
 pub mod subscribe;
 pub mod sync;
+mod trace;

@@ -2,6 +2,7 @@
 
 //! The present state of the agent, for the debug dumps.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -9,7 +10,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use portolan_model::NodeTable;
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_model::{NodeTable, RecordKey};
 use portolan_reconcile::SharedDesired;
 use serde_json::{Value, json};
 
@@ -30,6 +32,7 @@ pub struct Status {
 struct Dumps {
     /// The last table and its desired state, rendered only on request.
     table: Option<Arc<NodeTable>>,
+    revision: u64,
     state: Value,
     desired: Option<SharedDesired>,
 }
@@ -56,6 +59,7 @@ impl Status {
             .collect();
         let mut dumps = self.dumps.lock().unwrap_or_else(PoisonError::into_inner);
         dumps.table = Some(Arc::clone(&target.table));
+        dumps.revision = target.revision;
         dumps.desired = desired;
         dumps.state = json!({
             "epoch": format!("{:016x}", target.epoch),
@@ -65,6 +69,24 @@ impl Status {
             "duration_us": u64::try_from(outcome.duration.as_micros()).unwrap_or(u64::MAX),
             "errors": errors,
         });
+    }
+
+    /// The table that the kernel was made equal to last, and its revision.
+    #[must_use]
+    pub fn table_in_force(&self) -> Option<(Arc<NodeTable>, u64)> {
+        self.with(|dumps| Some((Arc::clone(dumps.table.as_ref()?), dumps.revision)))
+    }
+
+    /// The record of each desired virtual server; `None` if the dataplane has none.
+    #[must_use]
+    pub fn virtual_servers(&self) -> Option<BTreeMap<VirtualServerKey, RecordKey>> {
+        let desired = self.with(|dumps| dumps.desired.clone())?;
+        Some(desired.read(|desired| {
+            let records = desired.records.iter();
+            records
+                .map(|(key, record)| (*key, record.key.clone()))
+                .collect()
+        }))
     }
 
     /// The held deletions.

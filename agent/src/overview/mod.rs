@@ -9,6 +9,7 @@ mod build;
 mod command;
 mod meter;
 mod serve;
+mod services;
 mod table;
 mod watch;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use command::run;
 pub(crate) use serve::{Inputs, Overviews};
+pub(crate) use services::Services;
 pub(crate) use table::plain;
 
 /// Backends and virtual servers of one answer together, at most. An entry takes some 500 bytes.

@@ -79,9 +79,15 @@ impl Target {
     /// The target of a row's request. Node ports are requested at `node`.
     #[must_use]
     pub fn socket(self, row: &Row, node: &Host) -> SocketAddr {
+        self.socket_at(row, node.address(row.family))
+    }
+
+    /// The same, at a node of this address.
+    #[must_use]
+    pub fn socket_at(self, row: &Row, node: IpAddr) -> SocketAddr {
         match self.address(row.kind, row.family) {
             Some(address) => SocketAddr::new(address, PORT),
-            None => node.socket(row.family, self.node_port()),
+            None => SocketAddr::new(node, self.node_port()),
         }
     }
 
@@ -141,12 +147,24 @@ impl Target {
     /// Its EndpointSlices, for the pods of both places.
     #[must_use]
     pub fn slices(self, protocols: &BTreeSet<Protocol>, pods: [&Host; 2]) -> Vec<Value> {
+        self.slices_at(protocols, |place, family| {
+            pods[place.number()].address(family)
+        })
+    }
+
+    /// The same, for pods of these addresses.
+    #[must_use]
+    pub fn slices_at(
+        self,
+        protocols: &BTreeSet<Protocol>,
+        pod: impl Fn(Place, Family) -> IpAddr,
+    ) -> Vec<Value> {
         let of = |family| {
             let endpoints: Vec<_> = self
                 .situation
                 .endpoints()
                 .iter()
-                .map(|e| endpoint_object(e, pods[e.place.number()].address(family)))
+                .map(|e| endpoint_object(e, pod(e.place, family)))
                 .collect();
             self.slice(family, protocols, &endpoints)
         };

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Reading of the kernel, and the two ways of a packet.
+
+use portolan_dataplane::nftables::TableContent;
+use portolan_dataplane::{
+    Dataplane as _, DataplaneError, Kernel, KernelConfig, NftablesKernel, read_usage,
+};
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_model::trace::{Difference, Outcome, Packet, Trace};
+use portolan_model::{Family, NodeTable};
+use portolan_nftables::trace::{Place, chain_differences};
+use portolan_nftables::{TABLE, Ways as ServedWays};
+use portolan_plan::{KernelState, NodeFacts, desire};
+
+use super::{Plane, Ways};
+use crate::args::DataplaneKind;
+
+/// The kernel as it was read.
+#[derive(Debug)]
+pub(super) enum Reading {
+    /// IPVS, sets, routes and rules.
+    Ipvs(Box<KernelState>),
+    /// The table of the packet's family, if there is one.
+    Nftables(Option<TableContent>),
+}
+
+impl Plane {
+    /// Reads the kernel, and facts about the node.
+    pub(super) async fn read(
+        &self,
+        family: Family,
+    ) -> Result<(NodeFacts, Reading), DataplaneError> {
+        // A look loads no modules.
+        let config = KernelConfig {
+            load_modules: false,
+            ..self.kernel.clone()
+        };
+        Ok(match self.kind {
+            DataplaneKind::Ipvs => {
+                let mut kernel = Kernel::open(config).await?;
+                let state = kernel.observe().await?;
+                (kernel.facts().await?, Reading::Ipvs(Box::new(state)))
+            }
+            DataplaneKind::Nftables => {
+                let mut kernel = NftablesKernel::open(config)?;
+                let (tables, _) = kernel.observe(&[family], TABLE)?;
+                let table = tables.into_iter().find_map(|(_, content)| content);
+                (kernel.facts().await?, Reading::Nftables(table))
+            }
+        })
+    }
+
+    /// The way of a packet by a table, and by the kernel.
+    pub(super) fn ways(
+        &self,
+        table: &NodeTable,
+        facts: &NodeFacts,
+        reading: &Reading,
+        packet: &Packet,
+    ) -> Ways {
+        match reading {
+            Reading::Ipvs(state) => self.by_ipvs(table, facts, state, packet),
+            Reading::Nftables(content) => self.by_nftables(table, facts, content.as_ref(), packet),
+        }
+    }
+
+    fn by_ipvs(
+        &self,
+        table: &NodeTable,
+        facts: &NodeFacts,
+        state: &KernelState,
+        packet: &Packet,
+    ) -> Ways {
+        let family = Family::of(packet.destination.ip());
+        let desired = desire(table, facts, &self.config, state).state;
+        let rules = portolan_plan::rules(family, &self.config, &table.node);
+        let trace = |state: &KernelState| portolan_plan::trace::trace(state, &rules, facts, packet);
+        let (mut others, mut notes) = (Vec::new(), Vec::new());
+        // Rules are recognised by the agent's record of what it wrote.
+        match (state.rules.get(&family), &self.kernel.rules_record) {
+            (Some(found), _) if *found == rules => {}
+            (None, None) => notes.push("the rules are not compared: there is no record".to_owned()),
+            (found, _) => others.push(Difference {
+                place: format!("the {family} rules"),
+                wanted: "the agent's rules".to_owned(),
+                found: match found {
+                    Some(_) => "rules of another configuration".to_owned(),
+                    None => "other rules, or none".to_owned(),
+                },
+            }),
+        }
+        let (wanted, _) = trace(&desired);
+        let (found, key) = trace(state);
+        Ways {
+            wanted,
+            found,
+            others,
+            notes,
+            key,
+        }
+    }
+
+    fn by_nftables(
+        &self,
+        table: &NodeTable,
+        facts: &NodeFacts,
+        content: Option<&TableContent>,
+        packet: &Packet,
+    ) -> Ways {
+        let family = Family::of(packet.destination.ip());
+        let (config, node) = (&self.config, &table.node);
+        let served = ServedWays::new(table, facts);
+        let desired = portolan_nftables::desire(family, &served, config, node, content);
+        let place = Place {
+            config,
+            node,
+            facts,
+        };
+        let trace = |content| portolan_nftables::trace::trace(content, place, packet);
+        Ways {
+            wanted: trace(Some(&desired.content)),
+            found: trace(content),
+            others: chain_differences(&desired.content, content),
+            notes: Vec::new(),
+            key: None,
+        }
+    }
+}
+
+/// Adds what IPVS counted of each real server of the kernel's way so far.
+pub(super) async fn add_counters(trace: &mut Trace, key: VirtualServerKey) {
+    let read = tokio::task::spawn_blocking(move || read_usage(&[key])).await;
+    let usage = match read {
+        Ok(Ok(usage)) => usage.get(&key).cloned().unwrap_or_default(),
+        Ok(Err(error)) => {
+            trace.notes.push(format!("no counters: {error}"));
+            return;
+        }
+        // It ends with the agent.
+        Err(_) => return,
+    };
+    if let Outcome::Forwarded { servers, .. } = &mut trace.found.outcome {
+        for server in servers {
+            let counted = usage.get(&server.address);
+            server.connections = counted.map(|usage| usage.total_connections);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The way of one packet: by the table in force, and beside it by the kernel, which is only read.
+//!
+//! The running agent answers `GET /debug/trace` for `portolanctl trace`. The desired state is computed
+//! anew for each question, and the kernel is read by sockets of its own, so that nothing that the reconcile loop
+//! remembers has a part in it.
+
+mod kernel;
+mod question;
+mod serve;
+
+use std::sync::Arc;
+
+use portolan_dataplane::{DataplaneError, KernelConfig};
+use portolan_model::NodeTable;
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_model::trace::{Difference, Outcome, Packet, Trace, Way};
+use portolan_plan::trace::{reason, record_in_words, record_of};
+use portolan_plan::{Config, NodeFacts};
+use tokio::sync::Mutex;
+
+use crate::args::DataplaneKind;
+use crate::status::Status;
+use kernel::add_counters;
+use question::{Question, QuestionError};
+
+/// Most readings for one answer.
+const ATTEMPTS: usize = 3;
+
+/// Answers questions for the way of a packet, one at a time: each reads the whole kernel.
+#[derive(Debug, Clone)]
+pub(crate) struct Tracer {
+    node: String,
+    status: Status,
+    plane: Plane,
+    turn: Arc<Mutex<()>>,
+}
+
+/// How the kernel is programmed, and how it is read.
+#[derive(Debug, Clone)]
+pub(crate) struct Plane {
+    /// The dataplane.
+    pub(crate) kind: DataplaneKind,
+    /// Configuration of the kernel's programming.
+    pub(crate) config: Config,
+    /// How the kernel is opened.
+    pub(crate) kernel: KernelConfig,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum TraceError {
+    /// The question cannot be understood.
+    #[error(transparent)]
+    Question(#[from] QuestionError),
+    /// There is no table to compare the kernel with.
+    #[error("no table has been programmed yet")]
+    NoTable,
+    /// The kernel cannot be read.
+    #[error("the kernel cannot be read: {0}")]
+    Kernel(#[from] DataplaneError),
+}
+
+impl Tracer {
+    /// A tracer of a node.
+    pub(crate) fn new(node: String, status: Status, plane: Plane) -> Self {
+        Self {
+            node,
+            status,
+            plane,
+            turn: Arc::default(),
+        }
+    }
+
+    async fn trace(&self, question: &Question) -> Result<Trace, TraceError> {
+        let _turn = self.turn.lock().await;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let (table, revision) = self.status.table_in_force().ok_or(TraceError::NoTable)?;
+            let (facts, reading) = self.plane.read(question.family()).await?;
+            let packet = question.packet(&table, &facts, &self.plane.config.detect_local)?;
+            let ways = self.plane.ways(&table, &facts, &reading, &packet);
+            let key = ways.key;
+            let mut trace = Trace {
+                node: self.node.clone(),
+                revision,
+                dataplane: self.plane.kind.to_string(),
+                ..answer(&table, &facts, packet, ways)
+            };
+            // The kernel may have got a newer table meanwhile.
+            let now = self.status.table_in_force().map(|(_, revision)| revision);
+            if trace.differences.is_empty() || now == Some(revision) || attempt == ATTEMPTS {
+                if let Some(key) = key {
+                    add_counters(&mut trace, key).await;
+                }
+                return Ok(trace);
+            }
+        }
+    }
+}
+
+/// Both ways of a packet, with differences that are none of a step.
+struct Ways {
+    wanted: Way,
+    found: Way,
+    others: Vec<Difference>,
+    notes: Vec<String>,
+    /// The virtual server in the kernel that the packet reaches.
+    key: Option<VirtualServerKey>,
+}
+
+/// The answer about a packet, without the node.
+fn answer(table: &NodeTable, facts: &NodeFacts, packet: Packet, ways: Ways) -> Trace {
+    let Ways {
+        mut wanted,
+        mut found,
+        others,
+        notes,
+        key: _,
+    } = ways;
+    let mut differences = wanted.differences(&found);
+    differences.extend(others);
+    let holder = record_of(table, facts, &packet);
+    for way in [&mut wanted, &mut found] {
+        if let (Outcome::Forwarded { servers, .. }, Some((record, _))) = (&mut way.outcome, holder)
+        {
+            for server in servers {
+                server.why = reason(table, record, server.address);
+            }
+        }
+    }
+    Trace {
+        node: String::new(),
+        revision: 0,
+        dataplane: String::new(),
+        packet,
+        record: holder.map(|(record, frontend)| record_in_words(record, frontend)),
+        wanted,
+        found,
+        differences,
+        notes,
+    }
+}
+
+#[cfg(test)]
+mod tests;
