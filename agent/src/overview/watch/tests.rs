@@ -6,7 +6,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 
-use super::super::{Backend, Balancer, Rates, Usage, VirtualServer};
+use super::super::{Backend, Balancer, Overview, Rates, Usage, VirtualServer};
 use super::render::draw;
 use super::*;
 
