@@ -52,7 +52,7 @@ use crate::sync::{
     BootClock, Drainer, Engine, NftablesReconciler, Ready, Reconciler, SyncInputs, SyncOutputs,
     Timing, run as reconcile,
 };
-use crate::trace::{Plane, Tracer};
+use crate::trace::{Plane, PlaneKind, Tracer};
 use arrivals::Arrivals;
 use changeover::{former_ipvs, unmark_tables};
 use checks::{Checked, check_backends};
@@ -144,7 +144,7 @@ async fn start_ipvs(
     }
     set_older_table_aside(args, &mut kernel).await?;
     let parts = Parts {
-        plane: plane(DataplaneKind::Ipvs, args, &config)?,
+        plane: Some(plane(PlaneKind::Ipvs, args, &config)?),
         reconciler: Reconciler::new(kernel, config),
         settings: settings(&args.tune.tuning()),
         families,
@@ -165,7 +165,7 @@ async fn start_nftables(
     config.families = families.iter().collect();
     let former = former_ipvs(args, &config).await;
     let parts = Parts {
-        plane: plane(DataplaneKind::Nftables, args, &config)?,
+        plane: Some(plane(PlaneKind::Nftables, args, &config)?),
         reconciler: NftablesReconciler::new(kernel, config).after(former),
         settings: settings_without_ipvs(&args.tune.tuning()),
         families,
@@ -175,7 +175,7 @@ async fn start_nftables(
 }
 
 /// How the kernel is programmed, for those that only read it.
-fn plane(kind: DataplaneKind, args: &RunArgs, config: &Config) -> anyhow::Result<Plane> {
+fn plane(kind: PlaneKind, args: &RunArgs, config: &Config) -> anyhow::Result<Plane> {
     Ok(Plane {
         kind,
         config: config.clone(),
@@ -185,7 +185,8 @@ fn plane(kind: DataplaneKind, args: &RunArgs, config: &Config) -> anyhow::Result
 
 /// Parts of an agent that are ready before its tasks start.
 struct Parts<E> {
-    plane: Plane,
+    /// `None` if sockets serve, which no trace reads.
+    plane: Option<Plane>,
     reconciler: E,
     settings: Vec<Setting>,
     families: Families,
@@ -221,7 +222,7 @@ async fn start<E: Engine + 'static>(
     let (reports_out, reports) = watch::channel::<Option<Report>>(None);
     let pin = ClusterPin::open(&args.state_dir);
     let status = Status::new(pin.clone(), choice);
-    let tracer = Tracer::new(node.name.to_string(), status.clone(), plane);
+    let tracer = plane.map(|plane| Tracer::new(node.name.to_string(), status.clone(), plane));
     let outputs = SyncOutputs {
         reports: reports_out,
         metrics: ReconcileMetrics::register(&mut metrics),
@@ -277,7 +278,7 @@ async fn start<E: Engine + 'static>(
         debug: status
             .dumps()
             .merge(overviews.dumps())
-            .merge(tracer.dumps())
+            .merge(tracer.map(|tracer| tracer.dumps()).unwrap_or_default())
             .merge(Services::new(status.clone()).dumps()),
         actions: status
             .actions()

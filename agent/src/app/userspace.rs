@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::ports::Ports;
-use super::{GRACE, Parts, Place, plane, start};
-use crate::args::{DataplaneKind, RunArgs, RunCommandArgs, UserspaceArgs, UserspaceListen};
+use super::{GRACE, Parts, Place, start};
+use crate::args::{RunArgs, RunCommandArgs, UserspaceArgs, UserspaceListen};
 use crate::choice::Choice;
 use crate::families::settle_userspace;
 use crate::state_lock::StateLock;
@@ -173,7 +173,7 @@ fn proxy(args: &RunArgs, clients: Clients) -> anyhow::Result<Proxy> {
 
 fn parts(args: &RunArgs, proxy: Proxy, place: Place) -> anyhow::Result<Parts<Userspace>> {
     Ok(Parts {
-        plane: plane(DataplaneKind::Userspace, args, &args.kernel.plan_config()?)?,
+        plane: None,
         reconciler: Userspace::new(proxy),
         settings: Vec::new(),
         families: settle_userspace(args.families)?,

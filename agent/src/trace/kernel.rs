@@ -13,8 +13,7 @@ use portolan_nftables::trace::{Place, chain_differences};
 use portolan_nftables::{TABLE, Ways as ServedWays};
 use portolan_plan::{KernelState, NodeFacts, desire};
 
-use super::{Plane, Ways};
-use crate::args::DataplaneKind;
+use super::{Plane, PlaneKind, Ways};
 
 /// The kernel as it was read.
 #[derive(Debug)]
@@ -37,12 +36,12 @@ impl Plane {
             ..self.kernel.clone()
         };
         Ok(match self.kind {
-            DataplaneKind::Ipvs => {
+            PlaneKind::Ipvs => {
                 let mut kernel = Kernel::open(config).await?;
                 let state = kernel.observe().await?;
                 (kernel.facts().await?, Reading::Ipvs(Box::new(state)))
             }
-            DataplaneKind::Nftables => {
+            PlaneKind::Nftables => {
                 let mut kernel = NftablesKernel::open(config)?;
                 let (tables, _) = kernel.observe(&[family], TABLE)?;
                 let table = tables.into_iter().find_map(|(_, content)| content);

@@ -20,7 +20,6 @@ use portolan_plan::trace::{reason, record_in_words, record_of};
 use portolan_plan::{Config, NodeFacts};
 use tokio::sync::Mutex;
 
-use crate::args::DataplaneKind;
 use crate::status::Status;
 use kernel::add_counters;
 use question::{Question, QuestionError};
@@ -37,11 +36,28 @@ pub(crate) struct Tracer {
     turn: Arc<Mutex<()>>,
 }
 
+/// A dataplane in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlaneKind {
+    Ipvs,
+    Nftables,
+}
+
+impl PlaneKind {
+    /// Its name, as `--dataplane` has it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ipvs => "ipvs",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
 /// How the kernel is programmed, and how it is read.
 #[derive(Debug, Clone)]
 pub(crate) struct Plane {
     /// The dataplane.
-    pub(crate) kind: DataplaneKind,
+    pub(crate) kind: PlaneKind,
     /// Configuration of the kernel's programming.
     pub(crate) config: Config,
     /// How the kernel is opened.
@@ -86,7 +102,7 @@ impl Tracer {
             let mut trace = Trace {
                 node: self.node.clone(),
                 revision,
-                dataplane: self.plane.kind.to_string(),
+                dataplane: self.plane.kind.name().to_owned(),
                 ..answer(&table, &facts, packet, ways)
             };
             // The kernel may have got a newer table meanwhile.

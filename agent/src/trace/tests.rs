@@ -157,18 +157,18 @@ fn every_row_of_the_conformance_table_is_traced_to_its_expectation() {
         ..Config::default()
     };
     let mut wrong = Vec::new();
-    for kind in [DataplaneKind::Ipvs, DataplaneKind::Nftables] {
+    for kind in [PlaneKind::Ipvs, PlaneKind::Nftables] {
         let plane = Plane {
             kind,
             config: config.clone(),
             kernel: KernelConfig::default(),
         };
         let readings = nodes.each_ref().map(|(table, facts)| match kind {
-            DataplaneKind::Ipvs => {
+            PlaneKind::Ipvs => {
                 let state = desire(table, facts, &config, &KernelState::default()).state;
                 [0, 1].map(|_| Reading::Ipvs(Box::new(state.clone())))
             }
-            DataplaneKind::Nftables => Family::ALL.map(|family| {
+            PlaneKind::Nftables => Family::ALL.map(|family| {
                 let served = portolan_nftables::Ways::new(table, facts);
                 let node = &table.node;
                 let desired = portolan_nftables::desire(family, &served, &config, node, None);
@@ -181,10 +181,10 @@ fn every_row_of_the_conformance_table_is_traced_to_its_expectation() {
             let family = usize::from(packet.source.is_ipv6());
             let reading = &readings[row.entry().number()][family];
             let ways = plane.ways(table, facts, reading, &packet);
-            assert_eq!(ways.wanted, ways.found, "{kind} {row}");
+            assert_eq!(ways.wanted, ways.found, "{kind:?} {row}");
             if !is_as_expected(row, &ways.found) {
                 wrong.push(format!(
-                    "{kind} {row}: {} but {:#?}",
+                    "{kind:?} {row}: {} but {:#?}",
                     expect(row),
                     ways.found
                 ));

@@ -16,6 +16,8 @@ use crate::fleet::{ApplyArgs, DeleteArgs, GetArgs};
 use crate::migrate::Predecessor;
 use crate::reply::Output;
 use crate::table::TableArgs;
+use crate::top::TopArgs;
+use crate::trace::TraceArgs;
 
 const HUNDRED_MS: Duration = Duration::from_millis(100);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -25,7 +27,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 ///
 /// Dumps are served on a controller's loopback address and Unix socket only. Run portolanctl beside the
 /// controller, or with --kubeconfig, --context or --namespace, which forward a port to the pods of the
-/// controllers. Exit codes: 0; 1 for a difference found by diff, a timeout of wait and a failure of
+/// controllers. Exit codes: 0; 1 for a difference found by diff or trace, a timeout of wait and a failure of
 /// check; 2 for errors; 3 for settings that migrate cannot convert; 4 for objects that have changed since the
 /// version that a write is based on.
 #[derive(Debug, Parser)]
@@ -198,6 +200,12 @@ pub(crate) enum Command {
     },
     /// List the problems of objects and files.
     Problems,
+    /// Show Services of a node by connections and bytes, as IPVS counts them, and nodes by lag, live.
+    Top(TopArgs),
+    /// Trace the first packet of a connection through the node of an agent on this host: the rules, entries,
+    /// virtual server and real servers that the node's table asks for, and beside them those of the kernel.
+    /// Exit code 1 if they differ.
+    Trace(TraceArgs),
     /// Wait until a Service or a revision is programmed on all nodes: those whose agent has connected
     /// to a controller that is asked. A change of the Service counts from when the controller has
     /// received it. Exit code 1 if --timeout passes first.
@@ -348,6 +356,9 @@ mod tests {
             ("apply -f a.yaml", false),
             ("delete lb web", false),
             ("env -o env --namespace shop", true),
+            ("top --once --by bytes --limit 5", true),
+            ("trace pod 10.96.0.1:80 --node a", true),
+            ("trace node 10.96.0.1:53 --protocol udp --probe", true),
         ] {
             let cli = parse(&format!("portolanctl {args}")).unwrap();
             assert_eq!(cli.command.can_be_watched(), expected, "{args}");
@@ -366,6 +377,11 @@ mod tests {
             "delete lb",
             "delete lb a -f b",
             "get pods",
+            "top --limit 0",
+            "top --interval 10ms",
+            "trace pod",
+            "trace pod 10.96.0.1",
+            "trace pod 10.96.0.1:80 --protocol icmp",
             "cluster drain eu-1 --to 101",
         ] {
             assert!(parse(&format!("portolanctl {bad}")).is_err(), "{bad}");

@@ -11,7 +11,7 @@ use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
     agent, check, clusters, deletions, diff, dns, env, explain, fleet, imports, nodes, problems,
-    status, table, version, wait,
+    status, table, top, trace, version, wait,
 };
 
 /// Runs a command that asks controllers.
@@ -27,6 +27,12 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
     }
     if let Command::Env(args) = &cli.command {
         return env::run(&cli.connect, args).await;
+    }
+    if let Command::Top(args) = &cli.command {
+        return Box::pin(top::once(&cli.connect, args)).await;
+    }
+    if let Command::Trace(args) = &cli.command {
+        return Box::pin(trace::run(&cli.connect, args, cli.output)).await;
     }
     if let Command::Agent(args) = &cli.command {
         let client = of_agent(&args.address, cli.connect.timeout)?;

@@ -28,6 +28,8 @@ mod reference;
 mod reply;
 mod status;
 mod table;
+mod top;
+mod trace;
 mod version;
 mod wait;
 mod watch;
@@ -39,7 +41,7 @@ use clap::{CommandFactory as _, Parser as _};
 
 use args::{Cli, Command};
 
-/// Exit code of errors. 1 is a difference of `diff`, a timeout of `wait` and a failure of `check`.
+/// Exit code of errors. 1 is a difference of `diff` and `trace`, a timeout of `wait` and a failure of `check`.
 const ERROR: u8 = 2;
 
 /// Runs `portolanctl` with the arguments of the process; its exit code.
@@ -67,6 +69,11 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         std::io::stderr().write_all(migration.report.as_bytes())?;
         std::io::stdout().write_all(migration.values.as_bytes())?;
         return Ok(migration.code);
+    }
+    if let Command::Top(args) = &cli.command
+        && !args.once
+    {
+        return Box::pin(top::live(&cli.connect, args)).await;
     }
     if let Some(interval) = cli.watch {
         return watch::run(&cli, interval).await;
