@@ -26,7 +26,7 @@ fn change(content: &mut TableContent, request: &Request) {
     let sets = &mut content.sets;
     let chains = &mut content.chains;
     match request {
-        Request::AddTable | Request::DelTable | Request::DelOtherTable(_) => {}
+        Request::AddTable | Request::DelTable => {}
         Request::AddSet(set) => {
             let name = Arc::clone(&set.name);
             let new = || (set.clone(), Elements::new());

@@ -2,8 +2,6 @@
 
 //! Reconciliation of the kernel's nftables with a table.
 
-mod predecessor;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,8 +49,6 @@ pub struct NftablesReconciler {
     is_doubtful: bool,
     /// Families whose UDP flows may be stale.
     flows_due: Families,
-    /// Whether the tables of a kube-proxy go with the next transactions.
-    displaces: bool,
     /// What our IPVS dataplane has left.
     former: Option<FormerIpvs<Kernel>>,
     /// Families in which clients may be remembered with destinations that are gone.
@@ -75,7 +71,6 @@ impl NftablesReconciler {
             is_doubtful: false,
             flows_due: due,
             clients_due: due,
-            displaces: false,
             former: None,
         }
     }
@@ -285,11 +280,10 @@ impl NftablesReconciler {
                 None => self.read()?,
             };
             let there = observed.tables.entry(family).or_default();
-            let mut requests = self.plan(family, table, there.as_ref(), surplus);
+            let requests = self.plan(family, table, there.as_ref(), surplus);
             if attempt == 0 {
                 outcome.repaired += self.repaired(family, table, surplus, &requests);
             }
-            self.displace(family, surplus, &mut requests)?;
             if requests.is_empty() {
                 self.observed = Some(observed);
                 return Ok(Ok(()));

@@ -153,15 +153,6 @@ impl TypedValueParser for DataplaneParser {
     }
 }
 
-impl std::fmt::Display for DataplaneKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Ipvs => "ipvs",
-            Self::Nftables => "nftables",
-        })
-    }
-}
-
 /// Detection modes, by kube-proxy's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DetectLocalMode {

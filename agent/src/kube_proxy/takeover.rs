@@ -7,7 +7,6 @@ use std::time::Duration;
 use portolan_dataplane::{Dataplane, DataplaneError, KubeProxyObjects};
 use portolan_model::NodeTable;
 use portolan_plan::kube_proxy::Claim;
-use portolan_reconcile::NftablesReconciler;
 use portolan_reconcile::kube_proxy::{TakeoverProgress, TakeoverStart};
 use tokio::time::Instant;
 
@@ -160,31 +159,7 @@ impl Takeover {
         let begun = reconciler
             .begin_takeover(table, self.config.asked, is_doubted)
             .await;
-        self.note_begin(begun?, doubted_since)
-    }
-
-    /// As [`Self::begin`], of a node that our nftables dataplane programs.
-    pub(crate) async fn begin_tables(
-        &mut self,
-        reconciler: &mut NftablesReconciler,
-        table: &NodeTable,
-    ) -> Result<(), TakeoverError> {
-        let Phase::Before(doubted_since) = self.phase else {
-            return Ok(());
-        };
-        let is_doubted = |claim: &Claim| self.doubts(claim, doubted_since);
-        let begun = reconciler
-            .begin_takeover(table, self.config.asked, is_doubted)
-            .await;
-        self.note_begin(begun?, doubted_since)
-    }
-
-    fn note_begin(
-        &mut self,
-        begun: TakeoverStart,
-        doubted_since: Option<Instant>,
-    ) -> Result<(), TakeoverError> {
-        match begun {
+        match begun? {
             TakeoverStart::Nothing => self.phase = Phase::Over,
             TakeoverStart::Begun(claim) => {
                 tracing::info!(
@@ -224,19 +199,7 @@ impl Takeover {
         &mut self,
         reconciler: &mut Reconciler<D>,
     ) -> bool {
-        self.note_progress(reconciler.continue_takeover().await)
-    }
-
-    /// As [`Self::proceed`], of a node that our nftables dataplane programs.
-    pub(crate) async fn proceed_with_tables(
-        &mut self,
-        reconciler: &mut NftablesReconciler,
-    ) -> bool {
-        self.note_progress(reconciler.continue_takeover().await)
-    }
-
-    fn note_progress(&mut self, progress: Result<TakeoverProgress, DataplaneError>) -> bool {
-        match progress {
+        match reconciler.continue_takeover().await {
             Ok(TakeoverProgress::More) => return true,
             Ok(TakeoverProgress::Waiting { addresses }) => {
                 tracing::warn!(

@@ -306,18 +306,6 @@ impl Engine for NftablesReconciler {
         self.retire().await
     }
 
-    async fn begin_takeover(
-        &mut self,
-        takeover: &mut Takeover,
-        table: &NodeTable,
-    ) -> Result<(), TakeoverError> {
-        takeover.begin_tables(self, table).await
-    }
-
-    async fn continue_takeover(&mut self, takeover: &mut Takeover) -> bool {
-        takeover.proceed_with_tables(self).await
-    }
-
     async fn forget_stale_flows(
         &mut self,
         table: &NodeTable,

@@ -114,7 +114,7 @@ impl KubeProxyObjects for Kernel {
 }
 
 /// The Services' addresses and ports in the table of a kube-proxy in nftables mode; `None` without one.
-pub(super) fn nftables_frontends(
+fn nftables_frontends(
     family: Family,
 ) -> Result<Option<BTreeSet<VirtualServerKey>>, DataplaneError> {
     if !has_nftables(family)? {
@@ -134,7 +134,7 @@ pub(super) fn nftables_frontends(
     ))
 }
 
-pub(super) fn has_nftables(family: Family) -> Result<bool, DataplaneError> {
+fn has_nftables(family: Family) -> Result<bool, DataplaneError> {
     let tables = portolan_netlink::nftables::tables(family).map_err(DataplaneError::Nftables)?;
     Ok(tables.iter().any(|name| name == NFTABLES_TABLE))
 }

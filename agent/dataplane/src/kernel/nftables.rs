@@ -2,7 +2,6 @@
 
 //! The kernel's nftables, addresses and conntrack, in the network namespace of the calling process.
 
-mod predecessor;
 mod watched;
 
 use portolan_model::Family;

@@ -57,8 +57,6 @@ pub enum Request {
     AddTable,
     /// Deletes the table with all that is in it.
     DelTable,
-    /// Deletes another table of the family, of this name.
-    DelOtherTable(&'static str),
     /// Creates a set, if it is not there. One of the same name and another type is an error.
     AddSet(Set),
     /// Deletes a set, to which nothing refers.
@@ -106,7 +104,6 @@ impl Request {
                 be32(writer, 2, 0);
             }),
             Self::DelTable => push(DEL_TABLE, 0, &|writer| writer.string(1, table)),
-            Self::DelOtherTable(name) => push(DEL_TABLE, 0, &|writer| writer.string(1, name)),
             Self::AddSet(set) => push(NEW_SET, CREATE, &|writer| write_set(writer, table, set)),
             Self::DelSet(name) => push(DEL_SET, 0, &named(2, name)),
             Self::AddChain(chain) => push(NEW_CHAIN, CREATE, &|writer| {

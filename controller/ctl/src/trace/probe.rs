@@ -84,20 +84,18 @@ fn rises(before: &Trace, after: &Trace) -> Vec<String> {
 
 /// Adds what a probe showed. `after` is the agent's answer after it.
 pub(super) fn compare(trace: &mut Trace, after: &Trace, end: Probed) {
-    let rises = rises(trace, after);
     let is_counted = has_counters(trace);
+    let rises = rises(trace, after);
     let text = match end {
         Probed::Answered => "answered",
         Probed::Refused => "refused",
         Probed::Silent => "no answer",
     };
-    trace
-        .notes
-        .push(match (before.is_empty(), rises.is_empty()) {
-            (true, _) => format!("probe: {text}"),
-            (true, true) => format!("probe: {text}; no real server's counter of connections rose"),
-            (true, false) => format!("probe: {text}; connections of {}", rises.join(", ")),
-        });
+    trace.notes.push(match (is_counted, rises.is_empty()) {
+        (false, _) => format!("probe: {text}"),
+        (true, true) => format!("probe: {text}; no real server's counter of connections rose"),
+        (true, false) => format!("probe: {text}; connections of {}", rises.join(", ")),
+    });
     let is_as_found = match trace.found.outcome {
         // A real server that is there may refuse, and one of UDP need not answer: the counters tell.
         Outcome::Forwarded { .. } if !is_counted => end != Probed::Silent,

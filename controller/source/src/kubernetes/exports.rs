@@ -245,7 +245,8 @@ mod tests {
                             ..ServiceExport::new(key(name))
                         });
                         let problems = Vec::new();
-                        prop_assert!(state.export(ObjectChange::Put { object, problems }).is_none());
+                        let told = state.export(ObjectChange::Put { object, problems });
+                        prop_assert!(told.is_none());
                         exports.insert(name);
                     }
                     Told::Export(name, false) => {

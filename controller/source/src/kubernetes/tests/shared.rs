@@ -132,7 +132,7 @@ async fn only_what_this_program_wrote_is_read_of_imports() {
     };
     let ours = import(json!({"portolan.dev/winner": "us-1"}), "Cluster");
     rig.server.list(IMPORTS, &[ours], "7").await;
-    let mut next = async |rig: &mut Rig| loop {
+    let next = async |rig: &mut Rig| loop {
         let Event::Changes(changes) = rig.next().await else {
             continue;
         };
