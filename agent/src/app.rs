@@ -96,7 +96,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             start_ipvs(&args, place, plan_config, (*kernel, families), &vital).await?;
         }
         Opened::Nftables(kernel, families) => {
-            start_nftables(&args, place, plan_config, (kernel, families), &vital).await?;
+            start_nftables(&args, place, plan_config, (*kernel, families), &vital).await?;
         }
         Opened::Userspace => userspace::start_userspace(&args, place, &vital).await?,
     }
@@ -206,12 +206,8 @@ async fn start<E: Engine + 'static>(
         families,
         place,
     } = parts;
-    let Place {
-        node,
-        ports,
-        choice,
-    } = place;
-    tracing::info!(%node, dataplane = choice.dataplane, "started");
+    let choice = place.choice;
+    tracing::info!(node = %place.node, dataplane = choice.dataplane, "started");
     let mut metrics = Registry::default();
     register_process(&mut metrics);
     reconciler.register(metrics.sub_registry_with_prefix("portolan_agent"));
@@ -222,7 +218,7 @@ async fn start<E: Engine + 'static>(
     let (reports_out, reports) = watch::channel::<Option<Report>>(None);
     let pin = ClusterPin::open(&args.state_dir);
     let status = Status::new(pin.clone(), choice);
-    let tracer = plane.map(|plane| Tracer::new(node.name.to_string(), status.clone(), plane));
+    let tracer = plane.map(|plane| Tracer::new(place.node.name.to_string(), status.clone(), plane));
     let outputs = SyncOutputs {
         reports: reports_out,
         metrics: ReconcileMetrics::register(&mut metrics),
@@ -240,20 +236,11 @@ async fn start<E: Engine + 'static>(
         commands,
     } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
     let director = start_director(args, &commands, vital);
-    let inputs = SyncInputs {
-        tables,
-        addresses: Arc::new(Notify::new()),
-        takeover: TakeoverConfig {
-            search: ports.others(args.kube_proxy_search()),
-            ..args.takeover()
-        },
-        host: start_announcing(&director, vital),
-    };
+    let host = start_announcing(&director, vital);
+    let inputs = sync_inputs(args, &place.ports, tables, host);
     start_reconciling(args, reconciler, inputs, outputs, vital);
     let stats = Arc::new(Stats::default());
-    if args.source == Source::Controller {
-        register_latency(&stats, &mut metrics);
-    }
+    register_latency(args.source, &stats, &mut metrics);
     let reload = Reload::new(args.source, reports.clone());
     let feeds = Feeds {
         requests: reload.requests(),
@@ -267,7 +254,7 @@ async fn start<E: Engine + 'static>(
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
     let source = open_source(args, registry, vital)?;
-    follow(args, node, &source, feeds, registry, vital);
+    follow(args, place.node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;
     vital.spawn_endless("reload on SIGHUP", reload.clone().follow_signal()?);
 
@@ -288,8 +275,26 @@ async fn start<E: Engine + 'static>(
         token: args.debug.token()?,
         pages: None,
     };
-    ports.serve(admin, healthz, choice.dataplane, vital);
+    place.ports.serve(admin, healthz, choice.dataplane, vital);
     Ok(())
+}
+
+/// Inputs of the loop that keeps the kernel equal to the table.
+fn sync_inputs(
+    args: &RunArgs,
+    ports: &Ports,
+    tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    host: HostLink,
+) -> SyncInputs {
+    SyncInputs {
+        tables,
+        addresses: Arc::new(Notify::new()),
+        takeover: TakeoverConfig {
+            search: ports.others(args.kube_proxy_search()),
+            ..args.takeover()
+        },
+        host,
+    }
 }
 
 /// The health checks of node ports.
@@ -399,7 +404,10 @@ pub fn forget(args: &ForgetArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn register_latency(stats: &Stats, metrics: &mut Registry) {
+fn register_latency(source: Source, stats: &Stats, metrics: &mut Registry) {
+    if source != Source::Controller {
+        return;
+    }
     metrics.register_with_unit(
         "kubeproxy_network_programming_duration",
         "Time from the trigger of a change of endpoints until the kernel was programmed",

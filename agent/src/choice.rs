@@ -81,7 +81,7 @@ impl Choice {
 #[derive(Debug)]
 pub(crate) enum Opened {
     Ipvs(Box<Kernel>, Families),
-    Nftables(NftablesKernel, Families),
+    Nftables(Box<NftablesKernel>, Families),
     /// Sockets need nothing of the kernel.
     Userspace,
 }
@@ -113,7 +113,7 @@ impl Candidate {
                 let mut kernel = kernel.context("this node can serve nothing")?;
                 let families = families::settle_nftables(&mut kernel, args.families, config);
                 let families = families.context("this node can serve nothing: nftables")?;
-                Ok(Opened::Nftables(kernel, families))
+                Ok(Opened::Nftables(Box::new(kernel), families))
             }
         }
     }

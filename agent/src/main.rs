@@ -66,7 +66,7 @@ async fn start() -> ExitCode {
         };
     }
     let result = match cli.command {
-        Some(Command::Run(args)) => match app::run_command(*args).await {
+        Some(Command::Run(args)) => match Box::pin(app::run_command(*args)).await {
             Ok(code) => return code,
             Err(error) => Err(error),
         },

@@ -56,7 +56,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     reconcile.observe_no_local_endpoints(NoLocalEndpoints::default());
     Arrivals::register(Source::Controller, health.clone(), &mut registry);
     let stats = Arc::new(Stats::default());
-    register_latency(&stats, &mut registry);
+    register_latency(Source::Controller, &stats, &mut registry);
 
     let ours = registry.sub_registry_with_prefix("portolan_agent");
     let choice = Choice {

@@ -39,7 +39,7 @@ impl<'a> Port<'a> {
             list
         };
         let uses_cluster = |f: &&Frontend| f.lists == Lists::Cluster || f.has_short_circuit();
-        let cluster = match frontends.iter().any(|f| uses_cluster(f)) {
+        let cluster = match frontends.iter().any(uses_cluster) {
             true => list(Lists::Cluster),
             false => Vec::new(),
         };
