@@ -138,6 +138,10 @@ impl MemberConfig {
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(self.kubeconfig, &options).await;
         let mut config = config.map_err(|error| MemberError::Setup(causes(&error)))?;
+        if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+            let text = "certificate-authority: no certificate in PEM";
+            return Err(MemberError::Setup(text.to_owned()));
+        }
         config.read_timeout = Some(READ_TIMEOUT);
         config.default_retry = false;
         Client::try_from(config).map_err(|error| MemberError::Setup(causes(&error)))
