@@ -87,10 +87,6 @@ fn lines(text: &str) -> BTreeSet<&str> {
 
 /// `ipvsadm` makes of an export what the agent makes.
 fn reads_back(once: &Once, exported: &str, saved: &str) {
-    assert!(
-        exported.contains("# ipset add KUBE-CLUSTER-IP 10.96.0.10,tcp:80"),
-        "{exported}"
-    );
     once.run("ipvsadm -C");
     let node = once.rig.node(0).namespace();
     node.exec_with_input(&["ipvsadm", "-R"], exported).unwrap();

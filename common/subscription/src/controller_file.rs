@@ -177,7 +177,7 @@ mod tests {
         }
         assert_eq!(addresses(&list.borrow()), ["10.0.0.2:2"]);
         let saved = state.path().join(SAVED);
-        while fs::read_to_string(&saved).is_ok_and(|text| text != "10.0.0.2:2\n") {
+        while !fs::read_to_string(&saved).is_ok_and(|text| text == "10.0.0.2:2\n") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let (list, _) = start();

@@ -134,13 +134,16 @@ impl Kernel {
         if !missing.is_empty() {
             return Err(DataplaneError::Capabilities(missing));
         }
+        let ipvs = modules::open_ipvs(config.load_modules).await?;
+        let ipset = modules::open_ipset(config.load_modules).await?;
+        // Last: a trial of iptables creates tables, and a node without IPVS is left as it was.
         let mut iptables = Iptables::new(config.iptables, config.rules_record.clone());
         if config.rules_mode == RulesMode::Always {
             iptables.choose().await?;
         }
         Ok(Self {
-            ipvs: modules::open_ipvs(config.load_modules).await?,
-            ipset: modules::open_ipset(config.load_modules).await?,
+            ipvs,
+            ipset,
             conntrack: None,
             routes: Routes::open()?,
             device: VipDevice::default(),
