@@ -2,13 +2,14 @@
 
 //! Sync loop: reasons and times of reconciliations.
 
+mod drain;
 mod host;
+mod leftovers;
+mod report;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use portolan_model::RecordKey;
 use portolan_reconcile::Retirement;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
@@ -25,20 +26,11 @@ use crate::notify::Watchdog;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
 
-/// Shortest time between two deletions of drained real servers.
-const DRAIN_PAUSE: Duration = Duration::from_secs(1);
-
 /// Pause between two looks for a kube-proxy that still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Shortest time between two repairs of what another program changes all the time.
 const QUIET: Duration = Duration::from_millis(200);
-
-/// Pause between two looks at connections through another dataplane that is retired.
-const RETIRE_PAUSE: Duration = Duration::from_secs(2);
-
-/// Pause before a failed retirement is tried again.
-const RETIRE_AGAIN: Duration = Duration::from_secs(10);
 
 /// Interval of the loop's sign of life, far below the limit of the health check.
 const BEAT: Duration = Duration::from_secs(10);
@@ -66,12 +58,6 @@ impl Default for Timing {
         }
     }
 }
-
-/// An error, with its record if it belongs to one.
-type RecordError = (Option<RecordKey>, String);
-
-/// Limit of new errors logged at a time.
-const MAX_LOGGED_ERRORS: usize = 64;
 
 /// Inputs of the loop.
 #[derive(Debug)]
@@ -277,55 +263,6 @@ impl<E: Engine> SyncLoop<E> {
         self.reconcile().await;
     }
 
-    /// Removes a piece of a kube-proxy's leftovers; new tables are handled between two pieces.
-    async fn continue_takeover(&mut self) {
-        let takeover = &mut self.takeover;
-        let more = self.reconciler.continue_takeover(takeover).await;
-        self.takeover_at = more.then(Instant::now);
-        let pending = self.takeover.is_pending();
-        self.outputs.metrics.observe_takeover(pending);
-    }
-
-    /// Retires a piece of what another dataplane of ours has left; new tables are handled between two pieces.
-    async fn retire(&mut self) {
-        self.retire_at = None;
-        let before = self.retirement;
-        let progress = match self.reconciler.retire().await {
-            Ok(progress) => progress,
-            Err(error) => {
-                tracing::warn!(%error, "leftovers of another dataplane cannot be retired yet");
-                self.retire_at = Some(Instant::now() + RETIRE_AGAIN);
-                return;
-            }
-        };
-        self.retirement = Some(progress);
-        match progress {
-            Retirement::More => self.retire_at = Some(Instant::now()),
-            Retirement::Waiting { left } => {
-                if before != self.retirement {
-                    tracing::info!(
-                        left,
-                        "changing over: another dataplane is retired by and by"
-                    );
-                }
-                self.retire_at = Some(Instant::now() + RETIRE_PAUSE);
-            }
-            Retirement::Done if before.is_some() => {
-                tracing::info!("changed over: nothing of another dataplane is left");
-                self.reconcile().await;
-            }
-            Retirement::Done => {}
-        }
-    }
-
-    /// Plans the first piece of a retirement when a table of a controller is in the kernel.
-    fn plan_retirement(&mut self, target: &Subscribed, outcome: &Outcome) {
-        let is_due = self.retirement.is_none() && outcome.broken.is_empty();
-        if is_due && !target.is_from_disk {
-            self.retire_at = Some(Instant::now());
-        }
-    }
-
     /// Reconciles once and reports the outcome; nothing without a table.
     async fn reconcile(&mut self) {
         // Taken before the table: a table that arrives in between counts as waiting.
@@ -347,7 +284,7 @@ impl<E: Engine> SyncLoop<E> {
         if outcome.broken.is_empty() {
             self.last = Some((target.epoch, target.revision));
         }
-        report(&target, self.last, &outcome, &outputs.reports);
+        report::report(&target, self.last, &outcome, &outputs.reports);
         // Connections do not wait for the rest.
         self.observe(&target, &outcome);
         let outputs = &mut self.outputs;
@@ -452,57 +389,6 @@ impl<E: Engine> SyncLoop<E> {
             }
         }
     }
-
-    /// Updates the deadlines of drains, which may advance the next check but not postpone it.
-    fn note_drains(&mut self, target: &Subscribed) {
-        let Some(draining) = self.reconciler.draining(&target.table) else {
-            return;
-        };
-        self.drainer.note(&draining);
-        let next = self.next_look();
-        self.drain_at = match (self.drain_at, next) {
-            (Some(planned), Some(next)) => Some(planned.min(next)),
-            (_, next) => next,
-        };
-    }
-
-    /// Time of the next check: the nearest deadline, at most a few seconds away while anything drains or waits.
-    fn next_look(&self) -> Option<Instant> {
-        let put_off = || self.reconciler.has_put_off().then_some(self.timing.drain);
-        let nearest = self.drainer.until_nearest().or_else(put_off)?;
-        Some(Instant::now() + nearest.min(self.timing.drain))
-    }
-
-    async fn drain(&mut self) {
-        self.drain_at = None;
-        let target = self.inputs.tables.borrow().clone();
-        if target.is_some_and(|target| target.is_from_disk) {
-            // A table from disk deletes nothing before a controller has sent one.
-            self.drain_at = Some(Instant::now() + self.timing.drain);
-            return;
-        }
-        let drainer = &self.drainer;
-        let finished = self
-            .reconciler
-            .finish_drains(|draining| drainer.has_passed(draining))
-            .await;
-        if let Err(error) = finished {
-            tracing::warn!(%error, "connections of draining real servers cannot be read");
-            self.drain_at = Some(Instant::now() + self.timing.drain);
-            return;
-        }
-        if !self.reconciler.is_certain() {
-            self.retry();
-            return;
-        }
-        let Some(target) = self.inputs.tables.borrow().clone() else {
-            return;
-        };
-        self.note_drains(&target);
-        // The rest waits for room even after its deadline.
-        let soonest = Instant::now() + DRAIN_PAUSE.min(self.timing.drain);
-        self.drain_at = self.drain_at.map(|at| at.max(soonest));
-    }
 }
 
 /// Waits for a notification of a foreign change, not before a time.
@@ -516,50 +402,6 @@ async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Reports the outcome for a table. With a broken family it counts for the last programmed table.
-fn report(
-    target: &Subscribed,
-    last: Option<(u64, u64)>,
-    outcome: &Outcome,
-    reports: &watch::Sender<Option<Report>>,
-) {
-    if outcome.objects > 0 {
-        tracing::info!(
-            revision = target.revision,
-            objects = outcome.objects,
-            duration_ms = outcome.duration.as_secs_f64() * 1e3,
-            errors = outcome.errors.len(),
-            "programmed"
-        );
-    }
-    let report = last.map(|(epoch, revision)| Report {
-        epoch,
-        revision,
-        duration: target.received_at.elapsed(),
-        errors: outcome.errors.clone(),
-        checked: target.checked,
-    });
-    let before = reports.borrow().as_ref().map(|last| last.errors.clone());
-    log_new_errors(&before.unwrap_or_default(), &outcome.errors);
-    if report.is_some() {
-        reports.send_replace(report);
-    }
-}
-
-/// Logs errors that are new since the last reconciliation.
-fn log_new_errors(before: &[RecordError], now: &[RecordError]) {
-    let before: HashSet<&RecordError> = before.iter().collect();
-    let mut new = now.iter().filter(|error| !before.contains(error));
-    for (record, message) in new.by_ref().take(MAX_LOGGED_ERRORS) {
-        let record = record.as_ref().map(ToString::to_string);
-        tracing::warn!(record = record.unwrap_or_default(), "{message}");
-    }
-    let more = new.count();
-    if more > 0 {
-        tracing::warn!(more, "further errors: see /debug");
     }
 }
 
