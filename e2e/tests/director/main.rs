@@ -7,6 +7,7 @@
 mod commands;
 mod import;
 mod marks;
+mod rules;
 mod world;
 
 use std::net::IpAddr;

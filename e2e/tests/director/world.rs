@@ -63,6 +63,11 @@ impl World {
     }
 
     pub(crate) fn start_agent(&self) -> Process {
+        self.start_agent_by(|_| ())
+    }
+
+    /// Starts an agent whose command is changed.
+    pub(crate) fn start_agent_by(&self, change: impl FnOnce(&mut Command)) -> Process {
         let directory = self.directory.path();
         let mut command = Command::new(program("portolan-agent").unwrap());
         command.args(["--source=file", "--node-name=node1", "--file-poll=200ms"]);
@@ -71,6 +76,7 @@ impl World {
         command.arg(format!("--debug-listen={}", self.socket()));
         // Connections of drained real servers end by it in a test's time.
         command.arg("--drain-timeout=5s");
+        change(&mut command);
         let namespace = self.director().namespace();
         Process::spawn(namespace, "agent", &mut command, directory).unwrap()
     }
