@@ -234,13 +234,13 @@ async fn start<E: Engine + 'static>(
         tables,
         overviews,
         commands,
+        hooks,
     } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
     let director = start_director(args, &commands, vital);
     let host = start_announcing(&director, vital);
     let inputs = sync_inputs(args, &place.ports, tables, host);
     start_reconciling(args, reconciler, inputs, outputs, vital);
-    let stats = Arc::new(Stats::default());
-    register_latency(args.source, &stats, &mut metrics);
+    let stats = latency_stats(args.source, &mut metrics);
     let reload = Reload::new(args.source, reports.clone());
     let feeds = Feeds {
         requests: reload.requests(),
@@ -251,6 +251,7 @@ async fn start<E: Engine + 'static>(
         pin: pin.clone(),
         stats,
         director: director.clone(),
+        hooks,
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
     let source = open_source(args, registry, vital)?;
@@ -404,9 +405,11 @@ pub fn forget(args: &ForgetArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn register_latency(source: Source, stats: &Stats, metrics: &mut Registry) {
+/// Statistics of a table's way to the kernel; a metric if a controller knows the triggers of its changes.
+fn latency_stats(source: Source, metrics: &mut Registry) -> Arc<Stats> {
+    let stats = Arc::new(Stats::default());
     if source != Source::Controller {
-        return;
+        return stats;
     }
     metrics.register_with_unit(
         "kubeproxy_network_programming_duration",
@@ -414,6 +417,7 @@ fn register_latency(source: Source, stats: &Stats, metrics: &mut Registry) {
         Unit::Seconds,
         stats.network_programming.clone(),
     );
+    stats
 }
 
 /// Answers DNS queries, if the flags say so.

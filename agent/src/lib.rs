@@ -22,6 +22,7 @@ pub mod families;
 pub mod health;
 pub mod health_check;
 pub mod healthz;
+mod hooks;
 pub mod identity;
 pub mod import_kernel;
 pub mod kube_proxy;

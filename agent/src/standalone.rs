@@ -8,6 +8,7 @@ use std::time::Instant;
 use portolan_catalog::ObjectChange;
 use portolan_model::{NodeKey, NodeTable};
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
+use portolan_source::file::HooksOf;
 use portolan_source::{Event, ProblemLog};
 use portolan_subscription::{GuardConfig, at};
 use tokio::sync::{mpsc, watch};
@@ -31,6 +32,7 @@ pub struct Standalone {
     stats: Arc<Stats>,
     readings: watch::Sender<Reading>,
     director: HostDirector,
+    hooks: watch::Sender<Arc<HooksOf>>,
     /// Whether the host is asked for other settings than the last table's.
     director_changed: bool,
     /// Problems of files that are not problems of one known object.
@@ -65,6 +67,8 @@ pub struct StandaloneConfig {
     pub readings: watch::Sender<Reading>,
     /// The director of this host.
     pub director: HostDirector,
+    /// Receives the hooks of load balancers.
+    pub hooks: watch::Sender<Arc<HooksOf>>,
 }
 
 impl Standalone {
@@ -84,6 +88,7 @@ impl Standalone {
             state_dir,
             readings,
             director,
+            hooks,
         } = config;
         let store = Store {
             directory: state_dir,
@@ -102,6 +107,7 @@ impl Standalone {
             stats,
             readings,
             director,
+            hooks,
             director_changed: false,
             file_problems: Vec::new(),
         }
@@ -126,6 +132,7 @@ impl Standalone {
                 Event::Director(director) => {
                     self.director_changed |= self.director.follow(director);
                 }
+                Event::Hooks(hooks) => drop(self.hooks.send_replace(hooks)),
                 Event::Synced => synced = true,
                 Event::Read(number) => read = Some(number),
             }
@@ -308,6 +315,7 @@ mod tests {
             state_dir: directory.to_owned(),
             readings: watch::Sender::default(),
             director: HostDirector::new(HostFlags::default(), directory),
+            hooks: watch::Sender::default(),
         };
         Standalone::new(config, tables, held, Arc::default())
     }

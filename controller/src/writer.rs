@@ -239,7 +239,7 @@ impl Writer {
                     .for_each(|change| pipeline.apply(change));
             }
             // Only an agent alone asks for it.
-            Event::Read(_) | Event::Director(_) => {}
+            Event::Read(_) | Event::Director(_) | Event::Hooks(_) => {}
             Event::FileProblems(problems) => {
                 let problems = problems.iter().map(ToString::to_string).collect();
                 self.known

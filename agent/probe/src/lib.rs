@@ -72,6 +72,7 @@ pub use engine::{
     BUCKETS, Clock, Counts, Engine, Handle, Health, Histogram, Inputs, Key, Overrides, Prober,
     ResultKind, Settings, Wanted, kind,
 };
+pub use kinds::exec::run_program;
 pub use probe::probe;
 pub use state_file::{StateFile, StateFileError};
 pub use target::{Names, Target};

@@ -5,12 +5,14 @@
 use std::sync::Arc;
 
 use portolan_runtime::Vital;
+use portolan_source::file::HooksOf;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, Source};
 use crate::backends::overrides::Commands;
 use crate::backends::{self, BackendCollector};
+use crate::hooks::{self, HookInputs};
 use crate::overview::{self, Overviews};
 use crate::subscribe::{Report, Subscribed};
 
@@ -22,6 +24,8 @@ pub(super) struct Checked {
     pub(super) overviews: Overviews,
     /// Commands about backends.
     pub(super) commands: Commands,
+    /// Receives the hooks of load balancers.
+    pub(super) hooks: watch::Sender<Arc<HooksOf>>,
 }
 
 /// Starts the health checks of load balancers' backends.
@@ -54,6 +58,15 @@ pub(super) fn check_backends(
         overrides: overrides.clone(),
         reports: reports.clone(),
     });
+    let (hooks_out, hooks) = watch::channel(Arc::default());
+    if args.source == Source::File {
+        let inputs = HookInputs {
+            hooks,
+            tables: tables.clone(),
+            health: health.clone(),
+        };
+        vital.spawn("hooks", hooks::run(inputs, ending()));
+    }
     let commands = Commands {
         store: overrides,
         health,
@@ -64,5 +77,6 @@ pub(super) fn check_backends(
         tables,
         overviews,
         commands,
+        hooks: hooks_out,
     }
 }

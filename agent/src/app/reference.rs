@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 use tower::ServiceExt as _;
 
 use super::arrivals::Arrivals;
-use super::register_latency;
+use super::latency_stats;
 use crate::args::{Cli, Source};
 use crate::backends::metrics::tests::sample;
 use crate::choice::{Choice, Reason};
@@ -30,7 +30,6 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::metrics::{ReconcileMetrics, SettingsCollector, SourceCollector, StreamCollector};
-use crate::subscribe::Stats;
 use crate::sync::NoLocalEndpoints;
 
 #[test]
@@ -55,8 +54,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     reconcile.observe(&Outcome::default(), None, Some(&rules));
     reconcile.observe_no_local_endpoints(NoLocalEndpoints::default());
     Arrivals::register(Source::Controller, health.clone(), &mut registry);
-    let stats = Arc::new(Stats::default());
-    register_latency(Source::Controller, &stats, &mut registry);
+    let stats = latency_stats(Source::Controller, &mut registry);
 
     let ours = registry.sub_registry_with_prefix("portolan_agent");
     let choice = Choice {

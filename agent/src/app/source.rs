@@ -38,6 +38,8 @@ pub(super) struct Feeds {
     pub(super) requests: file::ReadRequests,
     pub(super) readings: watch::Sender<Reading>,
     pub(super) director: HostDirector,
+    /// Hooks of load balancers.
+    pub(super) hooks: watch::Sender<Arc<file::HooksOf>>,
 }
 
 /// The table's source, ready to be started.
@@ -135,6 +137,7 @@ fn follow_files(
         state_dir: args.state_dir.clone(),
         readings: feeds.readings,
         director: feeds.director,
+        hooks: feeds.hooks,
     };
     let Feeds {
         tables_out,

@@ -302,6 +302,16 @@ fn is_judged(status: &BackendStatus, commanded: Option<&Administrative>) -> bool
     (is_probed || is_out) && status.commanded.as_ref() == commanded
 }
 
+/// Whether there is quorum; `None` while nothing is known about it.
+pub(crate) fn quorum(verdicts: &Verdicts) -> Option<bool> {
+    knows_quorum(verdicts).then_some(verdicts.quorum)
+}
+
+/// The name of a record's frontend: `TCP/192.0.2.10:80`.
+pub(crate) fn frontend(record: &Record) -> String {
+    wanted::frontend(record)
+}
+
 /// Whether anything is known about the quorum: nothing is as long as no backend that may serve has a result.
 fn knows_quorum(verdicts: &Verdicts) -> bool {
     let states = verdicts.states.values();

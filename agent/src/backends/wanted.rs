@@ -68,7 +68,7 @@ pub(super) fn load_balancer(record: &Record, balancing: &Balancing) -> LoadBalan
 }
 
 /// `TCP/192.0.2.10:80` or `FWM/7/IPv4`, of the first address or mark.
-fn frontend(record: &Record) -> String {
+pub(super) fn frontend(record: &Record) -> String {
     let protocol = record.key.protocol;
     match record.frontends.first() {
         None => format!("{protocol}/"),

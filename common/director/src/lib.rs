@@ -56,4 +56,6 @@ pub use problem::{Position, Problem, not_applied};
 pub use records::records;
 pub use rules::{Already, Claims, taken};
 pub use schema::{schema, schema_text, strict_schema};
-pub use unsupported::{unsupported, unsupported_of_director, unsupported_without_host};
+pub use unsupported::{
+    unsupported, unsupported_from_afar, unsupported_of_director, unsupported_without_host,
+};

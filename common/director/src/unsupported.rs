@@ -54,18 +54,6 @@ pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
             }
         }
     }
-    let hooks = [
-        ("onQuorum", &balancer.hooks.on_quorum),
-        ("onBackend", &balancer.hooks.on_backend),
-    ];
-    for (name, command) in hooks {
-        if !command.is_empty() {
-            add(
-                format!("spec.hooks.{name}"),
-                "leave it out, and watch the metrics",
-            );
-        }
-    }
     if balancer.announce != Announce::default() {
         add("spec.announce".to_owned(), "leave it out");
     }
@@ -75,6 +63,22 @@ pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
             "give each host its own files",
         );
     }
+    found
+}
+
+/// Like [`unsupported`] in the files of a controller, and in etcd: hosts run programs from their own files alone.
+#[must_use]
+pub fn unsupported_from_afar(balancer: &LoadBalancer) -> Vec<(String, String)> {
+    let mut found = unsupported(balancer);
+    let hooks = [
+        ("onQuorum", &balancer.hooks.on_quorum),
+        ("onBackend", &balancer.hooks.on_backend),
+    ];
+    let hooks = hooks.into_iter().filter(|(_, command)| !command.is_empty());
+    found.extend(hooks.map(|(name, _)| {
+        let why = "not supported here: hosts run programs from their own files alone";
+        (format!("spec.hooks.{name}"), why.to_owned())
+    }));
     found
 }
 
@@ -165,10 +169,13 @@ spec:
             "spec.frontends[0].ports",
             "spec.frontends[1].sourceRanges",
             "spec.backends[0].checks[0].via",
-            "spec.hooks.onQuorum",
             "spec.nodeSelector",
         ];
         assert_eq!(fields, expected);
+        let from_afar = unsupported_from_afar(&parsed(text));
+        let more: Vec<_> = from_afar[fields.len()..].iter().collect();
+        assert_eq!(more.len(), 1, "{more:?}");
+        assert_eq!(more[0].0, "spec.hooks.onQuorum");
     }
 
     #[test]

@@ -37,6 +37,7 @@ use crate::objects::ProxyName;
 use crate::sink::Closed;
 use crate::{Contact, Event, HeldDeletions, NameSink, Sink};
 
+pub use balancers::HooksOf;
 pub use files::{Files, Report};
 pub use nodes::nodes;
 pub use problem::FileProblem;
@@ -191,7 +192,7 @@ async fn poll(
     let mut ticks = tokio::time::interval(options.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut problems = Vec::new();
-    let (mut synced, mut director) = (false, None);
+    let (mut synced, mut director, mut hooks) = (false, None, None);
     let (mut requests, mut answered) = (options.requests.0.subscribe(), 0);
     loop {
         tokio::select! {
@@ -214,11 +215,11 @@ async fn poll(
             info!(changes = report.changes.len(), "files changed");
         }
         let mut names = report.names;
-        if report.director != director {
-            director.clone_from(&report.director);
-            if let Some(director) = report.director {
-                sink.send(Event::Director(director)).await?;
-            }
+        if let Some(director) = news(&mut director, report.director) {
+            sink.send(Event::Director(director)).await?;
+        }
+        if let Some(hooks) = news(&mut hooks, report.hooks) {
+            sink.send(Event::Hooks(hooks)).await?;
         }
         sink.send_changes(report.changes).await?;
         if report.problems != problems {
@@ -236,6 +237,15 @@ async fn poll(
             sink.send(names).await?;
         }
     }
+}
+
+/// The newest value if it differs from the last one, which it replaces.
+fn news<T: Clone + PartialEq>(last: &mut Option<T>, newest: Option<T>) -> Option<T> {
+    if *last == newest {
+        return None;
+    }
+    last.clone_from(&newest);
+    newest
 }
 
 /// Refreshes on a thread that may block.

@@ -10,6 +10,7 @@ use portolan_director::Director;
 use tokio::sync::mpsc;
 
 use crate::FileProblem;
+use crate::file::HooksOf;
 
 /// An event of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Event {
     /// The `Director` of this host in the files, defaults without one. Sent by a source that was told the host's
     /// name, before the objects that were read with it.
     Director(Arc<Director>),
+    /// The hooks of load balancers in the files of this host, as [`Event::Director`].
+    Hooks(Arc<HooksOf>),
     /// All existing objects have been sent. Sent exactly once; before it, nothing may be served and
     /// nothing deleted.
     Synced,

@@ -141,7 +141,11 @@ async fn follow(servers: &Servers) {
         |change: &ObjectChange| matches!(change, ObjectChange::Delete(o) if o.kind == Kind::Node);
     let is_gone = |_: &Catalog, event: &Event| match event {
         Event::Changes(changes) => changes.iter().any(is_node_gone),
-        Event::Synced | Event::FileProblems(_) | Event::Read(_) | Event::Director(_) => false,
+        Event::Synced
+        | Event::FileProblems(_)
+        | Event::Read(_)
+        | Event::Director(_)
+        | Event::Hooks(_) => false,
     };
     follower.until(is_gone).await;
     assert_eq!(follower.counts(), [1, 1]);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod commands;
+mod hooks;
 mod import;
 mod marks;
 mod rules;

@@ -46,29 +46,44 @@ pub(crate) async fn run(
     }
 }
 
+/// Runs a program that is no check, with these variables; an error says why it failed. It is ended like one of a check
+/// when its time is over. Nothing is read of its output.
+///
+/// # Errors
+/// If the program cannot be started or fails, or its time is over.
+pub async fn run_program(
+    command: &[String],
+    variables: &[(&str, String)],
+    limit: Duration,
+) -> Result<(), String> {
+    let run = async {
+        let mut command = start(command, Stdio::null()).await?;
+        command.envs(variables.iter().map(|(name, value)| (*name, value)));
+        let child = command.spawn();
+        let child = child.map_err(|error| Stop::ours(format_args!("not started: {error}")))?;
+        let mut group = Group::new(child)?;
+        match timeout(limit, group.end()).await {
+            Ok(ended) => judge(WeightFrom::None, ended?.0, ""),
+            Err(_) => {
+                group.terminate();
+                Err(Stop::fails(format_args!(
+                    "not finished in {limit:?}: ended"
+                )))
+            }
+        }
+    };
+    let ended: Checked<Outcome> = run.await;
+    ended.map(drop).map_err(|stop| match stop {
+        Stop::Fails(reason) | Stop::Ours(reason) => reason.to_string(),
+    })
+}
+
 async fn command(probe: &ExecProbe, target: &Target, context: &Context) -> Checked<Command> {
-    let (program, arguments) = probe
-        .command
-        .split_first()
-        .ok_or(Stop::ours("no program"))?;
-    let file = tokio::fs::metadata(program).await;
-    let file = file.map_err(|error| Stop::local(program, &error))?;
-    if file.permissions().mode() & 0o002 != 0 {
-        return Err(Stop::ours(format_args!(
-            "{program}: everybody may write it"
-        )));
-    }
     let output = match probe.weight_from {
         WeightFrom::Stdout => Stdio::piped(),
         WeightFrom::None | WeightFrom::ExitCode => Stdio::null(),
     };
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(Stdio::null());
-    command.process_group(0).env_clear().env("PATH", PATH);
+    let mut command = start(&probe.command, output).await?;
     command.env("PORTOLAN_ADDRESS", target.address.ip().to_string());
     command.env("PORTOLAN_PORT", target.address.port().to_string());
     if let Some(names) = &target.names {
@@ -78,6 +93,26 @@ async fn command(probe: &ExecProbe, target: &Target, context: &Context) -> Check
     if let Some(user) = context.user() {
         command.gid(user.gid).uid(user.uid);
     }
+    Ok(command)
+}
+
+/// A program with its arguments, in a process group and with an environment of its own.
+async fn start(command: &[String], output: Stdio) -> Checked<Command> {
+    let (program, arguments) = command.split_first().ok_or(Stop::ours("no program"))?;
+    let file = tokio::fs::metadata(program).await;
+    let file = file.map_err(|error| Stop::local(program, &error))?;
+    if file.permissions().mode() & 0o002 != 0 {
+        return Err(Stop::ours(format_args!(
+            "{program}: everybody may write it"
+        )));
+    }
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(Stdio::null());
+    command.process_group(0).env_clear().env("PATH", PATH);
     Ok(command)
 }
 

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use portolan_catalog::{FieldProblem, Kind, ObjectChange, ObjectKey, ObjectRef, Reason};
-use portolan_director::{Already, Director, File, LoadBalancer, Problem, parse, unsupported};
+use portolan_director::{
+    Already, Director, File, LoadBalancer, Problem, parse, unsupported_from_afar,
+};
 use portolan_etcd::Name;
 
 use crate::objects::{self, Scope};
@@ -80,7 +82,7 @@ fn of_fleet(name: &Name, text: &str) -> Result<Decoded, Vec<FieldProblem>> {
     }
     let balancer = generation.load_balancers.into_iter().next();
     let balancer = balancer.ok_or_else(|| vec![other_object(name, None)])?;
-    let problems = unsupported(&balancer);
+    let problems = unsupported_from_afar(&balancer);
     if problems.is_empty() {
         return Ok(Decoded::LoadBalancer(Arc::new(balancer)));
     }

@@ -62,7 +62,7 @@ impl Rig {
                     self.strays = problems.iter().map(ToString::to_string).collect();
                 }
                 Event::Synced => self.synced += 1,
-                Event::Read(_) | Event::Director(_) => {}
+                Event::Read(_) | Event::Director(_) | Event::Hooks(_) => {}
             }
         }
     }

@@ -2,11 +2,13 @@
 
 //! Load balancers in files: all of all files are one generation, which is in force as a whole or not at all.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use portolan_director::{
-    Already, CheckDefaults, Director, Former, Generation, Position, Problem, parse_again,
+    Already, CheckDefaults, Director, Former, Generation, Hooks, ObjectName, Position, Problem,
+    parse_again,
 };
 use portolan_model::{ByRecord, Record};
 use tracing::warn;
@@ -41,6 +43,9 @@ pub(super) fn has_ours(text: &str) -> bool {
     })
 }
 
+/// Hooks by the load balancer that has some.
+pub type HooksOf = BTreeMap<ObjectName, Hooks>;
+
 /// The last good generation.
 #[derive(Debug, Default)]
 pub(super) struct Balancers {
@@ -49,6 +54,8 @@ pub(super) struct Balancers {
     pub(super) host: Option<Arc<str>>,
     /// The host's director in force.
     director: Option<Arc<Director>>,
+    /// The hooks in force of this host's load balancers.
+    hooks: Arc<HooksOf>,
     /// When it came into force, as `2026-01-02T03:04:05Z`.
     since: Option<String>,
     warnings: Vec<Problem>,
@@ -89,7 +96,12 @@ impl Balancers {
             _ => CheckDefaults::default(),
         };
         let balancers = &generation.load_balancers;
+        let named = balancers.iter().map(|each| (&each.name, &each.hooks));
+        let hooks = named.filter(|(_, hooks)| **hooks != Hooks::default());
         Ok(Read {
+            hooks: hooks
+                .map(|(name, hooks)| (name.clone(), hooks.clone()))
+                .collect(),
             records: portolan_director::records(balancers, &defaults, cluster),
             director,
         })
@@ -100,12 +112,21 @@ impl Balancers {
         self.director.clone()
     }
 
+    /// The hooks in force.
+    pub(super) fn hooks(&self) -> Arc<HooksOf> {
+        Arc::clone(&self.hooks)
+    }
+
     /// Puts a generation in force; returns its records if they differ from those before.
     pub(super) fn replace(&mut self, read: Read) -> Option<ByRecord<Record>> {
         let Read {
             records: generation,
             director,
+            hooks,
         } = read;
+        if hooks != *self.hooks {
+            self.hooks = Arc::new(hooks);
+        }
         if director.as_ref() != self.director.as_deref() {
             self.director = director.map(Arc::new);
         }
@@ -138,6 +159,7 @@ impl Balancers {
 pub(super) struct Read {
     records: ByRecord<Record>,
     director: Option<Director>,
+    hooks: HooksOf,
 }
 
 fn is_declared(generation: &Generation, director: &Director) -> bool {
@@ -196,7 +218,10 @@ fn unsupported(generation: &Generation, file: &Path, host: Option<&str>) -> Vec<
     let mut found = Vec::new();
     for balancer in &generation.load_balancers {
         let object = format!("LoadBalancer {}", balancer.name);
-        let fields = portolan_director::unsupported(balancer);
+        let fields = match host {
+            Some(_) => portolan_director::unsupported(balancer),
+            None => portolan_director::unsupported_from_afar(balancer),
+        };
         found.extend(fields.into_iter().map(|field| (object.clone(), field)));
     }
     for director in &generation.directors {

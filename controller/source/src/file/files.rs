@@ -11,7 +11,7 @@ use portolan_catalog::ObjectChange;
 use portolan_director::Director;
 use portolan_model::{ByRecord, Record};
 
-use super::balancers::{self, Balancers, Texts};
+use super::balancers::{self, Balancers, HooksOf, Texts};
 use super::exports::Exports;
 use super::guard::Guards;
 use super::merge::{Merged, Told, ToldNames};
@@ -30,6 +30,8 @@ pub struct Report {
     /// The `Director` in force of the named host, defaults without one; `None` before anything was read, and
     /// without a host's name.
     pub director: Option<Arc<Director>>,
+    /// The hooks in force of load balancers; `None` before anything was read, and without a host's name.
+    pub hooks: Option<Arc<HooksOf>>,
     /// The changes for DNS, if it is on.
     pub names: Vec<portolan_dns::NamesChange>,
     /// All problems now but those of one known object, which are in the changes.
@@ -165,10 +167,12 @@ impl Files {
             true => self.merge(),
             false => Default::default(),
         };
+        let has_host = self.complete && self.balancers.host.is_some();
         Report {
             changes,
             names,
             director: self.balancers.director().filter(|_| self.complete),
+            hooks: has_host.then(|| self.balancers.hooks()),
             problems: self.problems.clone(),
             complete: self.complete,
             is_readable: self.unlisted.is_empty()
