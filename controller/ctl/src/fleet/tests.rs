@@ -68,7 +68,7 @@ fn problems_have_file_line_and_column() {
     let hooks = web("web", "192.0.2.1").replace("spec:\n", hooks);
     let said = problem(&hooks, &none);
     assert!(
-        said.contains("spec.hooks.onQuorum: not supported yet"),
+        said.contains("spec.hooks.onQuorum: not supported here"),
         "{said}"
     );
 }

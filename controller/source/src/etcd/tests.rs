@@ -234,7 +234,7 @@ async fn values_that_are_not_their_keys_are_refused() {
         (
             WEB,
             hooks,
-            "LoadBalancer default/web: spec.hooks.onQuorum: not supported yet",
+            "LoadBalancer default/web: spec.hooks.onQuorum: not supported here",
         ),
         (WEB, "{".to_owned(), "LoadBalancer default/web: "),
         (
