@@ -32,7 +32,6 @@ use tokio::time::timeout;
 
 use crate::addresses;
 use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
-use crate::backends::overrides::Commands;
 use crate::choice::{self, Choice, Opened};
 use crate::director::{self, DirectorCollector, HostDirector, HostLink, announce};
 use crate::dns::Origin;
@@ -234,9 +233,9 @@ async fn start<E: Engine + 'static>(
         tables,
         overviews,
         commands,
+        director,
         hooks,
     } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
-    let director = start_director(args, &commands, vital);
     let host = start_announcing(&director, vital);
     let inputs = sync_inputs(args, &place.ports, tables, host);
     start_reconciling(args, reconciler, inputs, outputs, vital);
@@ -325,15 +324,6 @@ fn agent_metrics<'m>(
     registry.register_collector(Box::new(SettingsCollector(settings)));
     registry.register_collector(Box::new(DirectorCollector(director.clone())));
     registry
-}
-
-/// The director of this host, whose backends in maintenance are drained.
-fn start_director(args: &RunArgs, commands: &Commands, vital: &Vital) -> HostDirector {
-    let director = HostDirector::new(args.host_flags(), &args.state_dir);
-    let backends = commands.store.clone();
-    let maintained = backends.keep_maintenance(director.maintenance(), vital.ending.clone());
-    vital.spawn("maintenance of backends", maintained);
-    director
 }
 
 /// Starts to announce the addresses of a director; returns its side for the reconcile loop.

@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 use portolan_health::{Administrative, DynamicWeight, LoadBalancer, Outcome, Word};
 use portolan_model::check::Check;
 use portolan_model::{NodeKey, NodeTable};
-use portolan_probe::{Context, Prober as _, Target, kind};
+use portolan_probe::{Context, Prober as _, Programs, Target, kind};
 use portolan_select::SelectConfig;
 use portolan_source::file::Files;
 use tokio::time::Instant;
@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::args::{CheckRunArgs, CheckedName};
 use crate::backends::load_balancers;
 use crate::check_config::problems;
+use crate::director::follow_scripts;
 use crate::once::print;
 use crate::overview::plain;
 use crate::standalone::table_of;
@@ -70,7 +71,7 @@ impl Verdict {
 /// # Errors
 /// If a file is bad, there is no such load balancer or backend, or the lines cannot be written.
 pub async fn run(args: &CheckRunArgs) -> anyhow::Result<ExitCode> {
-    let table = table(args)?;
+    let (table, programs) = table(args)?;
     let jobs = jobs(&table, args.name.as_ref())?;
     let width = jobs.iter().map(|job| job.backend.chars().count()).max();
     let width = width.unwrap_or(0).max("BACKEND".len());
@@ -78,7 +79,7 @@ pub async fn run(args: &CheckRunArgs) -> anyhow::Result<ExitCode> {
         width,
         ["BACKEND", "CHECK", "RESULT", "TIME", "REASON"],
     ))?;
-    let context = Context::new(None);
+    let context = Context::new(programs);
     let results = jobs.into_iter().map(|job| run_one(job, context.clone()));
     let mut results = futures_util::stream::iter(results).buffered(CONCURRENCY);
     let mut worst = Verdict::default();
@@ -94,8 +95,8 @@ pub async fn run(args: &CheckRunArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The table of the files. Any error of a file is one of the command.
-fn table(args: &CheckRunArgs) -> anyhow::Result<NodeTable> {
+/// The table of the files, and the rules for programs. Any error of a file is one of the command.
+fn table(args: &CheckRunArgs) -> anyhow::Result<(NodeTable, Programs)> {
     let cluster: Arc<str> = "".into();
     let node = NodeKey {
         cluster: Arc::clone(&cluster),
@@ -114,7 +115,11 @@ fn table(args: &CheckRunArgs) -> anyhow::Result<NodeTable> {
     warnings
         .iter()
         .for_each(|warning| tracing::warn!("{warning}"));
-    Ok(table)
+    let programs = Programs::default();
+    if let Some(director) = &report.director {
+        follow_scripts(&programs, &director.scripts);
+    }
+    Ok((table, programs))
 }
 
 /// The checks of the load balancers with a name, or of all; those that frontends share once.

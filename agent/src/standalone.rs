@@ -250,6 +250,7 @@ mod tests {
         TrafficPolicy,
     };
     use portolan_model::{Family, Protocol};
+    use portolan_probe::Programs;
 
     use super::*;
     use crate::director::HostFlags;
@@ -314,7 +315,7 @@ mod tests {
             guard: GuardConfig::default(),
             state_dir: directory.to_owned(),
             readings: watch::Sender::default(),
-            director: HostDirector::new(HostFlags::default(), directory),
+            director: HostDirector::new(HostFlags::default(), directory, Programs::default()),
             hooks: watch::Sender::default(),
         };
         Standalone::new(config, tables, held, Arc::default())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::kinds::icmp::Pinger;
 use crate::kinds::tls::Configs;
 use crate::patterns::Patterns;
+use crate::programs::Programs;
 
 /// What all probes share: compiled patterns, TLS configurations, ICMP sockets. A clone is the same.
 #[derive(Debug, Clone, Default)]
@@ -17,24 +18,15 @@ struct Shared {
     patterns: Patterns,
     tls: Configs,
     pinger: Pinger,
-    user: Option<ProgramUser>,
-}
-
-/// The user as whom programs run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProgramUser {
-    /// User.
-    pub uid: u32,
-    /// Group; supplementary groups are those of the agent.
-    pub gid: u32,
+    programs: Programs,
 }
 
 impl Context {
-    /// A context whose programs run as `user`, or as the agent's own user.
+    /// A context that starts programs by these rules.
     #[must_use]
-    pub fn new(user: Option<ProgramUser>) -> Self {
+    pub fn new(programs: Programs) -> Self {
         Self(Arc::new(Shared {
-            user,
+            programs,
             ..Shared::default()
         }))
     }
@@ -51,7 +43,7 @@ impl Context {
         &self.0.pinger
     }
 
-    pub(crate) fn user(&self) -> Option<ProgramUser> {
-        self.0.user
+    pub(crate) fn programs(&self) -> &Programs {
+        &self.0.programs
     }
 }

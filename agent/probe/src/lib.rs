@@ -63,16 +63,18 @@ mod fault;
 mod kinds;
 mod patterns;
 mod probe;
+mod programs;
 mod socket;
 mod state_file;
 mod target;
 
-pub use context::{Context, ProgramUser};
+pub use context::Context;
 pub use engine::{
     BUCKETS, Clock, Counts, Engine, Handle, Health, Histogram, Inputs, Key, Overrides, Prober,
     ResultKind, Settings, Wanted, kind,
 };
 pub use kinds::exec::run_program;
 pub use probe::probe;
+pub use programs::Programs;
 pub use state_file::{StateFile, StateFileError};
 pub use target::{Names, Target};

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use portolan_probe::Programs;
 use portolan_runtime::Vital;
 use portolan_source::file::HooksOf;
 use prometheus_client::registry::Registry;
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 use crate::args::{RunArgs, Source};
 use crate::backends::overrides::Commands;
 use crate::backends::{self, BackendCollector};
+use crate::director::HostDirector;
 use crate::hooks::{self, HookInputs};
 use crate::overview::{self, Overviews};
 use crate::subscribe::{Report, Subscribed};
@@ -24,6 +26,8 @@ pub(super) struct Checked {
     pub(super) overviews: Overviews,
     /// Commands about backends.
     pub(super) commands: Commands,
+    /// The director of this host.
+    pub(super) director: HostDirector,
     /// Receives the hooks of load balancers.
     pub(super) hooks: watch::Sender<Arc<HooksOf>>,
 }
@@ -43,6 +47,7 @@ pub(super) fn check_backends(
         checkups,
         state_file,
         overrides,
+        programs,
     } = backends::start(tables, args.source, &args.state_dir);
     let ending = || vital.ending.clone();
     vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
@@ -64,6 +69,7 @@ pub(super) fn check_backends(
             hooks,
             tables: tables.clone(),
             health: health.clone(),
+            programs: programs.clone(),
         };
         vital.spawn("hooks", hooks::run(inputs, ending()));
     }
@@ -76,7 +82,22 @@ pub(super) fn check_backends(
     Checked {
         tables,
         overviews,
+        director: start_director(args, &commands, programs, vital),
         commands,
         hooks: hooks_out,
     }
+}
+
+/// The director of this host, whose backends in maintenance are drained.
+fn start_director(
+    args: &RunArgs,
+    commands: &Commands,
+    programs: Programs,
+    vital: &Vital,
+) -> HostDirector {
+    let director = HostDirector::new(args.host_flags(), &args.state_dir, programs);
+    let backends = commands.store.clone();
+    let maintained = backends.keep_maintenance(director.maintenance(), vital.ending.clone());
+    vital.spawn("maintenance of backends", maintained);
+    director
 }

@@ -30,7 +30,8 @@ use portolan_health::{
 use portolan_model::check::{Check, Probe};
 use portolan_model::{ByRecord, NodeTable, Record, RecordHealth, RecordKey};
 use portolan_probe::{
-    Clock, Context, Engine, Handle, Inputs, Overrides, Prober, Settings, StateFile, Target, Wanted,
+    Clock, Context, Engine, Handle, Inputs, Overrides, Prober, Programs, Settings, StateFile,
+    Target, Wanted,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -77,6 +78,8 @@ pub(crate) struct Started {
     pub(crate) state_file: StateFile,
     /// States that operators give backends.
     pub(crate) overrides: OverrideStore,
+    /// Rules for programs that checks start.
+    pub(crate) programs: Programs,
 }
 
 /// Prepares the checks of the tables' backends. States of the last run are in `state_dir`. Only tables from files of
@@ -95,8 +98,9 @@ pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started
         wanted: wanted_receiver,
         overrides: overrides_receiver,
     };
+    let programs = Programs::waiting();
     let prober = HostProber {
-        context: Context::new(None),
+        context: Context::new(programs.clone()),
         source,
     };
     let (engine, handle) = Engine::new(prober, Settings::default(), clock, inputs, saved);
@@ -118,6 +122,7 @@ pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started
         checkups,
         state_file,
         overrides,
+        programs,
     }
 }
 

@@ -216,7 +216,7 @@ async fn a_controller_starts_no_program() {
         weight_from: WeightFrom::None,
     })));
     let prober = |source| HostProber {
-        context: Context::new(None),
+        context: Context::default(),
         source,
     };
     let target = || Target::at(backend(1));

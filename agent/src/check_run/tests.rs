@@ -35,8 +35,9 @@ async fn ports() -> (TcpListener, SocketAddr, SocketAddr) {
 }
 
 async fn results(args: &CheckRunArgs) -> Vec<(Verdict, [String; 5])> {
-    let jobs = jobs(&table(args).unwrap(), args.name.as_ref()).unwrap();
-    let context = Context::new(None);
+    let (table, programs) = table(args).unwrap();
+    let jobs = jobs(&table, args.name.as_ref()).unwrap();
+    let context = Context::new(programs);
     let results = jobs.into_iter().map(|job| run_one(job, context.clone()));
     futures_util::future::join_all(results).await
 }

@@ -71,12 +71,16 @@ pub(crate) mod tests {
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 
-    use super::super::{Done, HostFlags};
+    use super::super::{Done, HostFlags, Programs};
     use super::*;
 
     /// The collector of a director with one announced address and a master.
     pub(crate) fn sample(role: Role) -> DirectorCollector {
-        let host = HostDirector::new(HostFlags::default(), Path::new("/proc/portolan-none"));
+        let host = HostDirector::new(
+            HostFlags::default(),
+            Path::new("/proc/portolan-none"),
+            Programs::default(),
+        );
         let mut director = Director::new("lb1");
         director.vips.role = role;
         host.follow(Arc::new(director));
@@ -127,7 +131,11 @@ pub(crate) mod tests {
 
     #[test]
     fn a_node_without_a_director_has_none_of_them() {
-        let host = HostDirector::new(HostFlags::default(), Path::new("/proc/portolan-none"));
+        let host = HostDirector::new(
+            HostFlags::default(),
+            Path::new("/proc/portolan-none"),
+            Programs::default(),
+        );
         assert!(!page(DirectorCollector(host)).contains("director_active"));
     }
 }

@@ -17,8 +17,9 @@ mod saved;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portolan_director::{Director, Role};
+use portolan_director::{Director, Role, Scripts};
 use portolan_plan::host::{Host, HostState, Owned};
+use portolan_probe::Programs;
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use announcer::{Announcement, announce};
@@ -60,6 +61,7 @@ pub struct HostDirector(Arc<Inner>);
 struct Inner {
     flags: HostFlags,
     state_dir: PathBuf,
+    programs: Programs,
     state: Mutex<State>,
     asked: watch::Sender<Option<Asked>>,
     done: watch::Sender<Done>,
@@ -101,12 +103,19 @@ pub(crate) enum RoleError {
     Disk(std::io::Error),
 }
 
+/// Sets the rules for programs.
+pub(crate) fn follow_scripts(programs: &Programs, scripts: &Scripts) {
+    let directories = scripts.directories.iter().map(PathBuf::from);
+    programs.set(scripts.user.clone(), directories.collect());
+}
+
 impl HostDirector {
     /// The director of a host whose files are not read yet.
-    pub(crate) fn new(flags: HostFlags, state_dir: &Path) -> Self {
+    pub(crate) fn new(flags: HostFlags, state_dir: &Path, programs: Programs) -> Self {
         Self(Arc::new(Inner {
             flags,
             state_dir: state_dir.to_owned(),
+            programs,
             state: Mutex::new(State {
                 director: None,
                 activity: load_role(state_dir),
@@ -137,6 +146,7 @@ impl HostDirector {
 
     /// Follows the object in the files; returns whether anything is asked for that was not.
     pub(crate) fn follow(&self, director: Arc<Director>) -> bool {
+        follow_scripts(&self.0.programs, &director.scripts);
         let mut state = self.lock();
         let hidden = overridden(&director, &self.0.flags);
         if hidden != state.overridden {

@@ -15,7 +15,7 @@ fn director(change: impl FnOnce(&mut Director)) -> Arc<Director> {
 }
 
 fn by_command(state_dir: &Path) -> HostDirector {
-    let this = HostDirector::new(HostFlags::default(), state_dir);
+    let this = HostDirector::new(HostFlags::default(), state_dir, Programs::default());
     assert!(this.follow(director(|director| director.vips.role = Role::Command)));
     this
 }
@@ -43,7 +43,7 @@ fn a_commanded_role_outlives_the_agent() {
 #[test]
 fn a_role_needs_a_director_that_follows_commands() {
     let dir = tempfile::tempdir().unwrap();
-    let this = HostDirector::new(HostFlags::default(), dir.path());
+    let this = HostDirector::new(HostFlags::default(), dir.path(), Programs::default());
     let error = this.take(Activity::Active).unwrap_err();
     assert!(matches!(error, RoleError::NoDirector), "{error}");
     assert!(this.follow(director(|_| {})));

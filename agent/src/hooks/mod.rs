@@ -15,7 +15,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use portolan_director::ObjectName;
 use portolan_model::{Record, RecordKey};
-use portolan_probe::run_program;
+use portolan_probe::{Programs, run_program};
 use portolan_source::file::HooksOf;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,8 @@ pub(crate) struct HookInputs {
     pub(crate) tables: watch::Receiver<Option<Arc<Subscribed>>>,
     /// Verdicts about its records.
     pub(crate) health: watch::Receiver<Health>,
+    /// Rules for programs.
+    pub(crate) programs: Programs,
 }
 
 /// Runs the hooks until the token is cancelled or an input ends. Programs that still run then are killed.
@@ -48,7 +50,7 @@ pub(crate) async fn run(mut inputs: HookInputs, token: CancellationToken) {
         while running.len() < MOST
             && let Some(job) = queue.next()
         {
-            running.push(run_job(job));
+            running.push(run_job(inputs.programs.clone(), job));
         }
         let is_open = tokio::select! {
             () = token.cancelled() => return,
@@ -107,7 +109,7 @@ fn object(key: &RecordKey) -> ObjectName {
 }
 
 /// Runs a program, and returns the load balancer that it was for.
-async fn run_job(job: Job) -> ObjectName {
+async fn run_job(programs: Programs, job: Job) -> ObjectName {
     let Job {
         object,
         subject,
@@ -130,7 +132,7 @@ async fn run_job(job: Job) -> ObjectName {
             "onBackend"
         }
     };
-    match run_program(&command, &variables, LIMIT).await {
+    match run_program(&programs, &command, &variables, LIMIT).await {
         Ok(()) => tracing::debug!(%object, hook, state, "hook ended"),
         Err(error) => tracing::warn!(%object, hook, state, error, "hook failed"),
     }

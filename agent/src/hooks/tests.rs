@@ -82,6 +82,7 @@ impl Rig {
             hooks,
             tables,
             health,
+            programs: Programs::default(),
         };
         let token = CancellationToken::new();
         let task = tokio::spawn(run(inputs, token.clone()));

@@ -2,7 +2,6 @@
 
 //! A program.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -16,13 +15,10 @@ use tokio::time::timeout;
 use super::agent;
 use super::connection::beside;
 use crate::fault::{Checked, Stop, within};
-use crate::{Context, Target};
+use crate::{Context, Programs, Target};
 
 /// The time between the request to end and the end by force.
 const GRACE: Duration = Duration::from_secs(2);
-/// The search path of programs that start others. Nothing else of the agent's environment is passed
-/// on, as there may be credentials in it.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The part of the output that is read, in bytes.
 const MAX_OUTPUT: u64 = 512;
 
@@ -52,12 +48,13 @@ pub(crate) async fn run(
 /// # Errors
 /// If the program cannot be started or fails, or its time is over.
 pub async fn run_program(
+    programs: &Programs,
     command: &[String],
     variables: &[(&str, String)],
     limit: Duration,
 ) -> Result<(), String> {
     let run = async {
-        let mut command = start(command, Stdio::null()).await?;
+        let mut command = programs.command(command, Stdio::null()).await?;
         command.envs(variables.iter().map(|(name, value)| (*name, value)));
         let child = command.spawn();
         let child = child.map_err(|error| Stop::ours(format_args!("not started: {error}")))?;
@@ -83,36 +80,13 @@ async fn command(probe: &ExecProbe, target: &Target, context: &Context) -> Check
         WeightFrom::Stdout => Stdio::piped(),
         WeightFrom::None | WeightFrom::ExitCode => Stdio::null(),
     };
-    let mut command = start(&probe.command, output).await?;
+    let mut command = context.programs().command(&probe.command, output).await?;
     command.env("PORTOLAN_ADDRESS", target.address.ip().to_string());
     command.env("PORTOLAN_PORT", target.address.port().to_string());
     if let Some(names) = &target.names {
         command.env("PORTOLAN_NAME", &*names.name);
         command.env("PORTOLAN_FRONTEND", &*names.frontend);
     }
-    if let Some(user) = context.user() {
-        command.gid(user.gid).uid(user.uid);
-    }
-    Ok(command)
-}
-
-/// A program with its arguments, in a process group and with an environment of its own.
-async fn start(command: &[String], output: Stdio) -> Checked<Command> {
-    let (program, arguments) = command.split_first().ok_or(Stop::ours("no program"))?;
-    let file = tokio::fs::metadata(program).await;
-    let file = file.map_err(|error| Stop::local(program, &error))?;
-    if file.permissions().mode() & 0o002 != 0 {
-        return Err(Stop::ours(format_args!(
-            "{program}: everybody may write it"
-        )));
-    }
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(Stdio::null());
-    command.process_group(0).env_clear().env("PATH", PATH);
     Ok(command)
 }
 
