@@ -179,7 +179,8 @@ fn every_row_of_the_conformance_table_is_traced_to_its_expectation() {
         let sides = Site::ALL.map(|site| {
             let (table, facts) = &nodes[site.number()];
             let readings = Family::ALL.into_iter().zip(&readings[site.number()]);
-            let sides = readings.map(|(family, reading)| plane.sides(table, facts, reading, family));
+            let sides =
+                readings.map(|(family, reading)| plane.sides(table, facts, reading, family));
             sides.collect::<Vec<_>>()
         });
         for row in &rows {
