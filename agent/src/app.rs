@@ -163,9 +163,12 @@ async fn start_nftables(
     kernel.prepare()?;
     config.families = families.iter().collect();
     let former = former_ipvs(args, &config).await;
+    let kube_proxy = changeover::rules_of_kube_proxy(args, &config).await?;
     let parts = Parts {
         plane: Some(plane(PlaneKind::Nftables, args, &config)?),
-        reconciler: NftablesReconciler::new(kernel, config).after(former),
+        reconciler: NftablesReconciler::new(kernel, config)
+            .after(former)
+            .taking_over(kube_proxy),
         settings: settings_without_ipvs(&args.tune.tuning()),
         families,
         place,
@@ -437,6 +440,10 @@ async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::R
     if args.takeover.is_none() || kernel.vip_device(VIP_DEVICE).await?.is_none() {
         return Ok(());
     }
+    set_table_aside(args)
+}
+
+fn set_table_aside(args: &RunArgs) -> anyhow::Result<()> {
     let aside = set_aside(&args.state_dir);
     if aside.with_context(|| args.state_dir.display().to_string())? {
         tracing::info!("takes over: the table of an earlier run is set aside as table.old");

@@ -34,10 +34,10 @@ pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeHost, FakeKernel, Fault};
 pub use host::HostPlane;
 pub use kernel::{
-    ConntrackTuning, Consequence, IptablesMode, Kernel, KernelConfig, Modprobe, Modules,
-    NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning, Unusable,
-    UsageOf, VIP_DEVICE, Whole, WrongSetting, has_set, load_modules, node_facts, read_usage,
-    read_whole, settings, settings_without_ipvs,
+    ConntrackTuning, Consequence, IptablesMode, Kernel, KernelConfig, KubeProxyRules, Modprobe,
+    Modules, NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning,
+    Unusable, UsageOf, VIP_DEVICE, Whole, WrongSetting, has_set, load_modules, node_facts,
+    read_usage, read_whole, settings, settings_without_ipvs,
 };
 pub use kube_proxy::KubeProxyObjects;
 pub use other_plane::OtherPlane;

@@ -5,7 +5,8 @@
 use portolan_model::{Family, Protocol};
 use portolan_netlink::nftables::{Request, TableContent};
 
-use crate::layout::{ENDPOINTS, LOCAL_ENDPOINTS, SERVICES, address_len};
+use crate::WayKey;
+use crate::layout::{ENDPOINTS, LOCAL_ENDPOINTS, SERVICES, address_len, way_key};
 
 /// Whether requests change where UDP connections of any way go: flows in conntrack may be stale then.
 #[must_use]
@@ -35,4 +36,11 @@ pub fn deletes_endpoints(requests: &[Request]) -> bool {
 pub fn numbers(content: &TableContent) -> (usize, usize) {
     let len = |set: &str| content.sets.get(set).map_or(0, |(_, there)| there.len());
     (len(SERVICES), len(ENDPOINTS) + len(LOCAL_ENDPOINTS))
+}
+
+/// Whether a table answers for an address, protocol and port.
+#[must_use]
+pub fn has_way(content: &TableContent, way: &WayKey) -> bool {
+    let services = content.sets.get(SERVICES);
+    services.is_some_and(|(_, elements)| elements.contains_key(&way_key(way)))
 }

@@ -25,7 +25,7 @@ mod ways;
 
 pub use advance::advance;
 pub use desire::{Desired, desire, everything};
-pub use effects::{changes_udp, deletes_endpoints, numbers};
+pub use effects::{changes_udp, deletes_endpoints, has_way, numbers};
 pub use export::export;
 pub use lacking::Lacking;
 pub use layout::{AFFINITY, SERVICES, TABLE, affinity_of};

@@ -2,11 +2,13 @@
 
 //! Reconciliation of the kernel's nftables with a table.
 
+mod takeover;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_dataplane::{DataplaneError, Flow, Kernel, NftablesKernel};
+use portolan_dataplane::{DataplaneError, Flow, Kernel, KubeProxyRules, NftablesKernel};
 use portolan_model::{Families, Family, NodeInfo, NodeTable};
 use portolan_netlink::nftables::{CommitError, Request, TableContent, Value};
 use portolan_nftables::{
@@ -51,6 +53,8 @@ pub struct NftablesReconciler {
     flows_due: Families,
     /// What our IPVS dataplane has left.
     former: Option<FormerIpvs<Kernel>>,
+    /// The rules of a kube-proxy from which the node is taken over.
+    kube_proxy: Option<KubeProxyRules>,
     /// Families in which clients may be remembered with destinations that are gone.
     clients_due: Families,
 }
@@ -72,6 +76,7 @@ impl NftablesReconciler {
             flows_due: due,
             clients_due: due,
             former: None,
+            kube_proxy: None,
         }
     }
 

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Start of an agent on a node that another dataplane of ours has programmed.
+//! Start of an agent on a node that another dataplane of ours, or a kube-proxy, has programmed.
 
-use portolan_dataplane::{DataplaneError, Kernel, KernelConfig, OtherPlane as _, has_set};
+use anyhow::bail;
+use portolan_dataplane::{
+    DataplaneError, Kernel, KernelConfig, KubeProxyRules, OtherPlane as _, has_set,
+};
 use portolan_plan::Config;
+use portolan_plan::kube_proxy::VIP_DEVICE;
 use portolan_reconcile::{FormerIpvs, ipvs_marker_sets};
 
+use super::set_table_aside;
 use crate::args::RunArgs;
 
 /// What our IPVS dataplane has left, if it has left anything.
@@ -50,4 +55,27 @@ pub(super) async fn unmark_tables(kernel: &mut Kernel, config: &Config) {
     if let Err(error) = kernel.unmark(bits).await {
         tracing::warn!(%error, "the tables of nftables cannot be prepared for ipvs");
     }
+}
+
+/// The rules of a kube-proxy in iptables or nftables mode, from which an agent with nftables shall take over. The
+/// table of an earlier run may be older than they are.
+pub(super) async fn rules_of_kube_proxy(
+    args: &RunArgs,
+    config: &Config,
+) -> anyhow::Result<Option<KubeProxyRules>> {
+    if args.takeover.is_none() {
+        return Ok(None);
+    }
+    let mut rules = KubeProxyRules::open(&args.kernel_config()?)?;
+    if rules.has_device(VIP_DEVICE).await? {
+        bail!(
+            "--takeover kube-proxy: a kube-proxy in IPVS mode has programmed this node: take over with \
+             --dataplane ipvs, and then change over to nftables"
+        );
+    }
+    if rules.read(&config.families).await?.is_empty() {
+        return Ok(None);
+    }
+    set_table_aside(args)?;
+    Ok(Some(rules))
 }

@@ -21,8 +21,8 @@ pub struct KernelArgs {
     /// What programs the node: IPVS with ipset and iptables, or nftables alone. With nftables, flags about
     /// IPVS, short circuits, the binding of VIPs and iptables have no effect; VIPs are not bound. With auto:
     /// the one that has programmed the node already, else nftables, else IPVS. An agent that starts with
-    /// another value than before changes over, which has not passed its test yet. With userspace, sockets of the
-    /// agent serve clients on this machine, and the kernel is not programmed: for development and tests.
+    /// another value of these than before changes over. With userspace, sockets of the agent serve clients on
+    /// this machine, and the kernel is not programmed: for development and tests.
     #[arg(long, alias = "proxy-mode", env = "PORTOLAN_DATAPLANE", default_value = "ipvs",
         value_parser = DataplaneParser)]
     pub dataplane: DataplaneKind,

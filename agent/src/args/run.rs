@@ -142,9 +142,10 @@ pub struct RunArgs {
     )]
     node_port_addresses: Vec<String>,
 
-    /// Take over from a kube-proxy in IPVS mode: wait, not ready, until it has ended on this node,
-    /// adopt its virtual servers with their connections, then remove the rest. No effect where
-    /// kube-proxy has left nothing.
+    /// Take over from a kube-proxy: wait, not ready, until it has ended on this node, adopt its virtual
+    /// servers with their connections, serve all that its rules serve, then remove the rest. With
+    /// --dataplane nftables from a kube-proxy in iptables or nftables mode, not from one in IPVS mode. No
+    /// effect where kube-proxy has left nothing.
     #[arg(long, env = "PORTOLAN_TAKEOVER", help_heading = PROGRAMMING)]
     pub takeover: Option<OtherProxy>,
 
@@ -241,8 +242,12 @@ impl RunArgs {
         if self.takeover.is_some() && self.kernel.plan_config()?.names != Names::default() {
             bail!("--takeover kube-proxy excludes --name-prefix: it needs kube-proxy's names");
         }
-        if self.takeover.is_some() && self.kernel.dataplane != DataplaneKind::Ipvs {
-            bail!("--takeover kube-proxy needs --dataplane ipvs");
+        let can_take_over = match self.kernel.dataplane {
+            DataplaneKind::Ipvs | DataplaneKind::Nftables => true,
+            DataplaneKind::Auto | DataplaneKind::Userspace => false,
+        };
+        if self.takeover.is_some() && !can_take_over {
+            bail!("--takeover kube-proxy needs --dataplane ipvs or nftables");
         }
         match self.source {
             Source::Controller if self.controller.is_empty() && self.controller_file.is_none() => {

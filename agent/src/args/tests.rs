@@ -183,6 +183,11 @@ fn a_takeover_requires_kube_proxys_names() {
     let named = parse(&[&files[..], &["--name-prefix=OWN"]].concat());
     let refused = named.run.validate().unwrap_err().to_string();
     assert!(refused.contains("--name-prefix"), "{refused}");
+    for (dataplane, is_good) in [("nftables", true), ("auto", false), ("userspace", false)] {
+        let dataplane = format!("--dataplane={dataplane}");
+        let run = parse(&[&files[..], &[&dataplane]].concat()).run;
+        assert_eq!(run.validate().is_ok(), is_good, "{dataplane}");
+    }
     let back = parse(&["cleanup", "--hand-over=kube-proxy"]);
     assert!(matches!(
         back.command,

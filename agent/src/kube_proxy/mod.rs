@@ -6,6 +6,7 @@
 mod hand_over;
 mod running;
 mod takeover;
+mod takes_over;
 
 pub(crate) use hand_over::hand_over;
 pub use running::{HEALTHZ, METRICS, Running, Search};

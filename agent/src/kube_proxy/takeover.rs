@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
-use portolan_dataplane::{Dataplane, DataplaneError, KubeProxyObjects};
+use portolan_dataplane::DataplaneError;
 use portolan_model::NodeTable;
 use portolan_plan::kube_proxy::Claim;
 use portolan_reconcile::kube_proxy::{TakeoverProgress, TakeoverStart};
 use tokio::time::Instant;
 
 use super::running::{Running, Search};
+use super::takes_over::TakesOver;
 use crate::subscribe::GuardConfig;
-use crate::sync::Reconciler;
 
 /// A table that lacks up to this many of a kube-proxy's virtual servers is doubted only if it has none
 /// of them.
@@ -147,18 +147,16 @@ impl Takeover {
     }
 
     /// Claims the kube-proxy's virtual servers before a table is programmed. After an error the table must not be programmed.
-    pub(crate) async fn begin<D: Dataplane + KubeProxyObjects>(
+    pub(crate) async fn begin(
         &mut self,
-        reconciler: &mut Reconciler<D>,
+        reconciler: &mut impl TakesOver,
         table: &NodeTable,
     ) -> Result<(), TakeoverError> {
         let Phase::Before(doubted_since) = self.phase else {
             return Ok(());
         };
         let is_doubted = |claim: &Claim| self.doubts(claim, doubted_since);
-        let begun = reconciler
-            .begin_takeover(table, self.config.asked, is_doubted)
-            .await;
+        let begun = reconciler.begin(table, self.config.asked, is_doubted).await;
         match begun? {
             TakeoverStart::Nothing => self.phase = Phase::Over,
             TakeoverStart::Begun(claim) => {
@@ -195,11 +193,8 @@ impl Takeover {
     }
 
     /// Removes a piece of the leftovers after a reconciliation; returns whether to call it again at once.
-    pub(crate) async fn proceed<D: Dataplane + KubeProxyObjects>(
-        &mut self,
-        reconciler: &mut Reconciler<D>,
-    ) -> bool {
-        match reconciler.continue_takeover().await {
+    pub(crate) async fn proceed(&mut self, reconciler: &mut impl TakesOver) -> bool {
+        match reconciler.proceed().await {
             Ok(TakeoverProgress::More) => return true,
             Ok(TakeoverProgress::Waiting { addresses }) => {
                 tracing::warn!(
@@ -210,8 +205,8 @@ impl Takeover {
             Ok(TakeoverProgress::Unserved { frontends }) => {
                 tracing::warn!(
                     frontends,
-                    "takeover: the rules of kube-proxy stay, since some of its addresses and ports have no \
-                     virtual server yet"
+                    "takeover: the rules of kube-proxy stay, since some of its addresses and ports are not \
+                     served yet"
                 );
             }
             Ok(TakeoverProgress::Done) => {

@@ -302,6 +302,18 @@ impl Engine for NftablesReconciler {
         self.settle()
     }
 
+    async fn begin_takeover(
+        &mut self,
+        takeover: &mut Takeover,
+        table: &NodeTable,
+    ) -> Result<(), TakeoverError> {
+        takeover.begin(self, table).await
+    }
+
+    async fn continue_takeover(&mut self, takeover: &mut Takeover) -> bool {
+        takeover.proceed(self).await
+    }
+
     async fn retire(&mut self) -> Result<Retirement, DataplaneError> {
         self.retire().await
     }

@@ -8,12 +8,30 @@ use portolan_dataplane::{
 };
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::trace::{Difference, Outcome, Packet, Trace};
-use portolan_model::{Family, NodeTable};
+use portolan_model::{Family, NodeInfo, NodeTable};
 use portolan_nftables::trace::{Place, chain_differences};
 use portolan_nftables::{TABLE, Ways as ServedWays};
-use portolan_plan::{KernelState, NodeFacts, desire};
+use portolan_plan::{KernelState, NodeFacts, Rules, desire};
 
 use super::{Plane, PlaneKind, Ways};
+
+/// The kernel as a table wants it, and as it was read.
+pub(super) enum Sides<'a> {
+    /// IPVS, sets, routes and rules.
+    Ipvs {
+        wanted: Box<KernelState>,
+        found: &'a KernelState,
+        /// The wanted rules.
+        rules: Rules,
+    },
+    /// The table of the reading's family.
+    Nftables {
+        wanted: TableContent,
+        found: Option<&'a TableContent>,
+        /// Differences of chains, which are the same for all packets.
+        others: Vec<Difference>,
+    },
+}
 
 /// The kernel as it was read.
 #[derive(Debug)]
@@ -50,35 +68,84 @@ impl Plane {
         })
     }
 
-    /// The way of a packet by a table, and by the kernel.
-    pub(super) fn ways(
+    /// What a table wants in the family of the reading, beside the reading.
+    pub(super) fn sides<'a>(
         &self,
         table: &NodeTable,
         facts: &NodeFacts,
-        reading: &Reading,
+        reading: &'a Reading,
+        family: Family,
+    ) -> Sides<'a> {
+        let config = &self.config;
+        match reading {
+            Reading::Ipvs(found) => Sides::Ipvs {
+                wanted: Box::new(desire(table, facts, config, found).state),
+                rules: portolan_plan::rules(family, config, &table.node),
+                found,
+            },
+            Reading::Nftables(found) => {
+                let served = ServedWays::new(table, facts);
+                let (node, found) = (&table.node, found.as_ref());
+                let desired = portolan_nftables::desire(family, &served, config, node, found);
+                let wanted = desired.content;
+                Sides::Nftables {
+                    others: chain_differences(&wanted, found),
+                    wanted,
+                    found,
+                }
+            }
+        }
+    }
+
+    /// The way of a packet on both sides.
+    pub(super) fn ways(
+        &self,
+        node: &NodeInfo,
+        facts: &NodeFacts,
+        sides: &Sides<'_>,
         packet: &Packet,
     ) -> Ways {
-        match reading {
-            Reading::Ipvs(state) => self.by_ipvs(table, facts, state, packet),
-            Reading::Nftables(content) => self.by_nftables(table, facts, content.as_ref(), packet),
+        match sides {
+            Sides::Ipvs {
+                wanted,
+                found,
+                rules,
+            } => self.by_ipvs(facts, (wanted, found), rules, packet),
+            Sides::Nftables {
+                wanted,
+                found,
+                others,
+            } => {
+                let place = Place {
+                    config: &self.config,
+                    node,
+                    facts,
+                };
+                let trace = |content| portolan_nftables::trace::trace(content, place, packet);
+                Ways {
+                    wanted: trace(Some(wanted)),
+                    found: trace(*found),
+                    others: others.clone(),
+                    notes: Vec::new(),
+                    key: None,
+                }
+            }
         }
     }
 
     fn by_ipvs(
         &self,
-        table: &NodeTable,
         facts: &NodeFacts,
-        state: &KernelState,
+        (wanted, found): (&KernelState, &KernelState),
+        rules: &Rules,
         packet: &Packet,
     ) -> Ways {
         let family = Family::of(packet.destination.ip());
-        let desired = desire(table, facts, &self.config, state).state;
-        let rules = portolan_plan::rules(family, &self.config, &table.node);
-        let trace = |state: &KernelState| portolan_plan::trace::trace(state, &rules, facts, packet);
+        let trace = |state: &KernelState| portolan_plan::trace::trace(state, rules, facts, packet);
         let (mut others, mut notes) = (Vec::new(), Vec::new());
         // Rules are recognised by the agent's record of what it wrote.
-        match (state.rules.get(&family), &self.kernel.rules_record) {
-            (Some(found), _) if *found == rules => {}
+        match (found.rules.get(&family), &self.kernel.rules_record) {
+            (Some(found), _) if found == rules => {}
             (None, None) => notes.push("the rules are not compared: there is no record".to_owned()),
             (found, _) => others.push(Difference {
                 place: format!("the {family} rules"),
@@ -89,40 +156,14 @@ impl Plane {
                 },
             }),
         }
-        let (wanted, _) = trace(&desired);
-        let (found, key) = trace(state);
+        let (wanted, _) = trace(wanted);
+        let (found, key) = trace(found);
         Ways {
             wanted,
             found,
             others,
             notes,
             key,
-        }
-    }
-
-    fn by_nftables(
-        &self,
-        table: &NodeTable,
-        facts: &NodeFacts,
-        content: Option<&TableContent>,
-        packet: &Packet,
-    ) -> Ways {
-        let family = Family::of(packet.destination.ip());
-        let (config, node) = (&self.config, &table.node);
-        let served = ServedWays::new(table, facts);
-        let desired = portolan_nftables::desire(family, &served, config, node, content);
-        let place = Place {
-            config,
-            node,
-            facts,
-        };
-        let trace = |content| portolan_nftables::trace::trace(content, place, packet);
-        Ways {
-            wanted: trace(Some(&desired.content)),
-            found: trace(content),
-            others: chain_differences(&desired.content, content),
-            notes: Vec::new(),
-            key: None,
         }
     }
 }

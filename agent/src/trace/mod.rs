@@ -97,7 +97,10 @@ impl Tracer {
             let (table, revision) = self.status.table_in_force().ok_or(TraceError::NoTable)?;
             let (facts, reading) = self.plane.read(question.family()).await?;
             let packet = question.packet(&table, &facts, &self.plane.config.detect_local)?;
-            let ways = self.plane.ways(&table, &facts, &reading, &packet);
+            let sides = self
+                .plane
+                .sides(&table, &facts, &reading, question.family());
+            let ways = self.plane.ways(&table.node, &facts, &sides, &packet);
             let key = ways.key;
             let mut trace = Trace {
                 node: self.node.clone(),

@@ -100,11 +100,10 @@ pub(crate) fn assert_rules_of(mode: &str, node: &Host) {
         }
         _ => assert!(rules(node).contains("-j KUBE-SVC-")),
     }
-    let servers = text(node, "ipvsadm -Sn");
-    assert_eq!(servers, "", "IPVS is not used");
+    assert_eq!(servers(node), "", "IPVS is not used");
 }
 
-/// Asserts that no rules of a kube-proxy in iptables or nftables mode are left, and ours are in place.
+/// Asserts that no rules of a kube-proxy in iptables or nftables mode are left.
 pub(crate) fn assert_no_rules_of_kube_proxy(node: &Host) {
     let words = [
         "KUBE-SVC-",
@@ -125,12 +124,31 @@ pub(crate) fn assert_no_rules_of_kube_proxy(node: &Host) {
     let tables = node.exec(&["nft", "list", "tables"]).unwrap_or_default();
     assert_without("tables", &tables, &["kube-proxy"]);
     assert_without("sets", &text(node, "ipset list -n"), &["PORTOLAN-TAKEOVER"]);
+}
+
+/// Asserts that this dataplane serves a Service in both families, and no other one.
+pub(crate) fn assert_serves(dataplane: &str, node: &Host) {
+    if dataplane == "nftables" {
+        for (family, ip) in ["ip", "ip6"].into_iter().zip(WEB) {
+            let map = format!("nft list map {family} portolan services");
+            let map = text(node, &map);
+            assert!(map.contains(&format!("{ip} . tcp . 80 ")), "{map}");
+        }
+        assert_eq!(servers(node), "", "IPVS is not used");
+        assert!(!routes(node).contains(WEB[0]) && !routes(node).contains(WEB[1]));
+        return;
+    }
     let servers = text(node, "ipvsadm -Ln");
     assert!(
         servers.contains(WEB[0]) && servers.contains(WEB[1]),
         "{servers}"
     );
     assert!(routes(node).contains(WEB[0]) && routes(node).contains(WEB[1]));
+}
+
+/// The virtual servers of a node; none without IPVS.
+fn servers(node: &Host) -> String {
+    node.exec(&["ipvsadm", "-Sn"]).unwrap_or_default()
 }
 
 /// Asserts that nothing of the agent is left.

@@ -10,15 +10,19 @@ mod kernel;
 mod world;
 
 use portolan_e2e::cluster::PATIENT;
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::programs::program;
+use portolan_e2e::rig::{Rig, RigConfig};
 
 use clients::Clients;
 use world::{GONE, World};
 
 #[test]
 fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
-    let Some(mut world) =
-        World::start_or_skip("a_takeover_from_kube_proxy_and_the_way_back_fail_no_request")
-    else {
+    let Some(mut world) = World::start_or_skip(
+        "a_takeover_from_kube_proxy_and_the_way_back_fail_no_request",
+        "ipvs",
+    ) else {
         return;
     };
     let proxies = world.start_proxies("ipvs");
@@ -72,8 +76,8 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
 }
 
 /// The rules of such a kube-proxy rewrite packets before IPVS sees them.
-fn take_over_from_rules(test: &str, mode: &str) {
-    let Some(mut world) = World::start_or_skip(test) else {
+fn take_over_from_rules(test: &str, mode: &str, dataplane: &'static str) {
+    let Some(mut world) = World::start_or_skip(test, dataplane) else {
         return;
     };
     world.add_routes();
@@ -88,6 +92,7 @@ fn take_over_from_rules(test: &str, mode: &str) {
     for node in 0..2 {
         world.wait_until_taken_over(node);
         kernel::assert_no_rules_of_kube_proxy(world.node(node));
+        kernel::assert_serves(dataplane, world.node(node));
         clients.wait_for_more("taken over");
     }
     world.cluster.wait_until_programmed(0).unwrap();
@@ -109,10 +114,51 @@ fn take_over_from_rules(test: &str, mode: &str) {
 
 #[test]
 fn a_takeover_from_iptables_mode_fails_no_request() {
-    take_over_from_rules("a_takeover_from_iptables_mode_fails_no_request", "iptables");
+    let test = "a_takeover_from_iptables_mode_fails_no_request";
+    take_over_from_rules(test, "iptables", "ipvs");
 }
 
 #[test]
 fn a_takeover_from_nftables_mode_fails_no_request() {
-    take_over_from_rules("a_takeover_from_nftables_mode_fails_no_request", "nftables");
+    let test = "a_takeover_from_nftables_mode_fails_no_request";
+    take_over_from_rules(test, "nftables", "ipvs");
+}
+
+#[test]
+fn nftables_take_over_from_iptables_mode_without_a_failed_request() {
+    let test = "nftables_take_over_from_iptables_mode_without_a_failed_request";
+    take_over_from_rules(test, "iptables", "nftables");
+}
+
+#[test]
+fn nftables_take_over_from_nftables_mode_without_a_failed_request() {
+    let test = "nftables_take_over_from_nftables_mode_without_a_failed_request";
+    take_over_from_rules(test, "nftables", "nftables");
+}
+
+#[test]
+fn nftables_take_nothing_over_from_ipvs_mode() {
+    let test = "nftables_take_nothing_over_from_ipvs_mode";
+    if !lane::provides(test, &[Need::Root, Need::Nftables]) {
+        return;
+    }
+    let rig = Rig::new(RigConfig::CLUSTER).unwrap();
+    let node = rig.node(0);
+    node.exec(&["ip", "link", "add", "kube-ipvs0", "type", "dummy"])
+        .unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path().to_str().unwrap();
+    let agent = program("portolan-agent").unwrap();
+    let script = format!(
+        "{} --node-name=x --source=file --file={directory} --state-dir={directory} --debug-listen= \
+         --takeover=kube-proxy --dataplane=nftables 2>&1; echo code $?",
+        agent.display()
+    );
+    let said = node.exec(&["sh", "-c", &script]).unwrap();
+    for expected in [
+        "a kube-proxy in IPVS mode has programmed this node",
+        "code 1",
+    ] {
+        assert!(said.contains(expected), "{said}");
+    }
 }

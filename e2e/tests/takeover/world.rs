@@ -40,8 +40,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn start_or_skip(test: &str) -> Option<Self> {
-        if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
+    /// For a takeover to this dataplane.
+    pub(crate) fn start_or_skip(test: &str, dataplane: &'static str) -> Option<Self> {
+        let kernel = match dataplane {
+            "nftables" => Need::Nftables,
+            _ => Need::Ipvs,
+        };
+        if !lane::provides(test, &[Need::Root, kernel]) {
             return None;
         }
         let directory = TempDir::new().unwrap();
@@ -58,6 +63,7 @@ impl World {
         let api = ApiOnLan::start(&servers, &control, directory.path()).unwrap();
         let source = Source::Kubernetes(servers.kubeconfig().to_owned());
         let cluster = Cluster::without_agents(rig, source).unwrap();
+        let cluster = cluster.programming(dataplane);
         let pods = vec![
             cluster.add_pod(0, "a").unwrap(),
             cluster.add_pod(1, "b").unwrap(),

@@ -5,6 +5,7 @@
 mod choice;
 mod kube_proxy;
 mod probe;
+mod run;
 mod tools;
 
 use std::collections::{BTreeMap, BTreeSet};

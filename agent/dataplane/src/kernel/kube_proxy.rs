@@ -20,9 +20,10 @@ use portolan_plan::kube_proxy::packet_rules::{
 use portolan_plan::kube_proxy::{PacketRules, RuleMode};
 use rtnetlink::Handle;
 
-use super::Kernel;
 use super::blocking::blocking;
-use super::routes::own_address;
+use super::iptables::Iptables;
+use super::routes::{Routes, own_address};
+use super::{Kernel, KernelConfig};
 use crate::{DataplaneError, KubeProxyObjects};
 
 /// `ENODEV` and `EADDRNOTAVAIL`, as returned by netlink.
@@ -73,20 +74,7 @@ impl KubeProxyObjects for Kernel {
         &mut self,
         families: &BTreeSet<Family>,
     ) -> Result<PacketRules, DataplaneError> {
-        let mut rules = PacketRules::default();
-        for family in families {
-            if let Some(frontends) = self.iptables.frontends_of_kube_proxy(*family).await? {
-                rules.modes.insert(RuleMode::Iptables);
-                rules.frontends.extend(frontends);
-            }
-        }
-        for family in Family::ALL {
-            if let Some(frontends) = blocking(|| nftables_frontends(family))? {
-                rules.modes.insert(RuleMode::Nftables);
-                rules.frontends.extend(frontends);
-            }
-        }
-        Ok(rules)
+        read_packet_rules(&mut self.iptables, families).await
     }
 
     async fn keep_packet_rules(
@@ -103,14 +91,95 @@ impl KubeProxyObjects for Kernel {
         &mut self,
         ours: &BTreeMap<Family, Rules>,
     ) -> Result<(), DataplaneError> {
-        for (family, rules) in ours {
-            self.iptables.delete_kube_proxy(*family, rules).await?;
-        }
-        for family in Family::ALL {
-            blocking(|| delete_nftables(family))?;
-        }
-        Ok(())
+        delete_packet_rules(&mut self.iptables, ours).await
     }
+}
+
+/// Rules of a kube-proxy on a node that needs no IPVS.
+#[derive(Debug)]
+pub struct KubeProxyRules {
+    iptables: Iptables,
+    routes: Routes,
+}
+
+impl KubeProxyRules {
+    /// Nothing is read yet. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If a socket cannot be made.
+    pub fn open(config: &KernelConfig) -> Result<Self, DataplaneError> {
+        Ok(Self {
+            iptables: Iptables::new(config.iptables, None),
+            routes: Routes::open()?,
+        })
+    }
+
+    /// Whether a kube-proxy in IPVS mode has a device of this name.
+    ///
+    /// # Errors
+    /// If links cannot be read.
+    pub async fn has_device(&mut self, name: &str) -> Result<bool, DataplaneError> {
+        Ok(index_of(self.routes.handle()?, name).await?.is_some())
+    }
+
+    /// The rules of a kube-proxy in iptables mode in these families, and of one in nftables mode.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn read(
+        &mut self,
+        families: &BTreeSet<Family>,
+    ) -> Result<PacketRules, DataplaneError> {
+        read_packet_rules(&mut self.iptables, families).await
+    }
+
+    /// Deletes them: the ways to its chains end first, in each table at once.
+    ///
+    /// # Errors
+    /// If they cannot be read or written. Some may be gone.
+    pub async fn delete(&mut self, families: &BTreeSet<Family>) -> Result<(), DataplaneError> {
+        let none = Rules {
+            tables: Vec::new(),
+            jumps: Vec::new(),
+            obsolete: Vec::new(),
+            sets: BTreeSet::new(),
+        };
+        let ours = families.iter().map(|family| (*family, none.clone()));
+        delete_packet_rules(&mut self.iptables, &ours.collect()).await
+    }
+}
+
+async fn read_packet_rules(
+    iptables: &mut Iptables,
+    families: &BTreeSet<Family>,
+) -> Result<PacketRules, DataplaneError> {
+    let mut rules = PacketRules::default();
+    for family in families {
+        if let Some(frontends) = iptables.frontends_of_kube_proxy(*family).await? {
+            rules.modes.insert(RuleMode::Iptables);
+            rules.frontends.extend(frontends);
+        }
+    }
+    for family in Family::ALL {
+        if let Some(frontends) = blocking(|| nftables_frontends(family))? {
+            rules.modes.insert(RuleMode::Nftables);
+            rules.frontends.extend(frontends);
+        }
+    }
+    Ok(rules)
+}
+
+async fn delete_packet_rules(
+    iptables: &mut Iptables,
+    ours: &BTreeMap<Family, Rules>,
+) -> Result<(), DataplaneError> {
+    for (family, rules) in ours {
+        iptables.delete_kube_proxy(*family, rules).await?;
+    }
+    for family in Family::ALL {
+        blocking(|| delete_nftables(family))?;
+    }
+    Ok(())
 }
 
 /// The Services' addresses and ports in the table of a kube-proxy in nftables mode; `None` without one.

@@ -48,6 +48,7 @@ use crate::{Dataplane, DataplaneError, Doubt, Errno, Flow, NodePortAddresses, St
 pub use binding::DEVICE as VIP_DEVICE;
 pub use ipset::{REPLACEMENT as REPLACEMENT_SET, has_set};
 pub use iptables::IptablesMode;
+pub use kube_proxy::KubeProxyRules;
 pub use modules::{Modprobe, Modules, load_modules};
 pub use nftables::{NftablesKernel, Observed as ObservedTables, settings_without_ipvs};
 pub use probe::Unusable;

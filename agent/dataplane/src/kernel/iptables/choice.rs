@@ -14,7 +14,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use portolan_model::Family;
 
-use super::tools::{restore_command, run, save_command};
+use super::run::run;
+use super::tools::{restore_command, save_command};
 use crate::DataplaneError;
 
 /// Chains in `mangle` by which the kubelet marks its variant (KEP-3178), and its canary.

@@ -148,6 +148,20 @@ async fn hanging_tool_is_killed_and_not_started_for_a_while() {
 }
 
 #[tokio::test]
+async fn tool_that_works_has_more_time() {
+    let directory = scripts();
+    let save = directory.path().join("iptables-save");
+    // Without a program of its own: the time of a child counts when it has ended.
+    let works = "#!/bin/sh\nread began _ </proc/uptime\nnow=$began\n\
+        while [ $((${now%.*} - ${began%.*})) -lt 4 ]; do read now _ </proc/uptime; done\necho '*nat'\n";
+    std::fs::write(save, works).unwrap();
+    let mut tools = Tools::of(directory.path(), PROMPT);
+    let start = Instant::now();
+    assert_eq!(tools.save(Family::V4).await.unwrap(), ["*nat"]);
+    assert!(start.elapsed() > PROMPT);
+}
+
+#[tokio::test]
 async fn unreadable_rules_count_as_unchanged() {
     let directory = scripts();
     let flag = directory.path().join("hang");

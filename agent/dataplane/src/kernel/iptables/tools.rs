@@ -3,17 +3,16 @@
 //! `iptables-save` and `iptables-restore`, which may fail or hang.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+#[cfg(test)]
+use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use portolan_model::Family;
-use tokio::io::AsyncWriteExt as _;
-use tokio::process::Command;
-use tokio::time::timeout;
 
 use super::choice::{Choice, Saved, choose};
+use super::run::run;
 use crate::DataplaneError;
 
 /// Deadline of a tool, for which endpoints wait.
@@ -283,58 +282,8 @@ pub(super) fn restore_command(family: Family, variant: &str) -> String {
     }
 }
 
-fn name(program: &Path) -> String {
-    let name = program.file_name().unwrap_or_default();
-    name.to_string_lossy().into_owned()
-}
-
-fn failure(program: &Path, message: String) -> DataplaneError {
-    DataplaneError::Command {
-        command: name(program),
-        message,
-    }
-}
-
 /// Returns `true` if the kernel has tables of the legacy variant.
 fn has_legacy_tables() -> bool {
     let names = std::fs::read_to_string("/proc/net/ip_tables_names");
     names.is_ok_and(|names| !names.is_empty())
-}
-
-pub(super) async fn run(
-    program: &Path,
-    args: &[&str],
-    input: &str,
-    deadline: Duration,
-) -> Result<String, DataplaneError> {
-    let failed = |message: String| failure(program, message);
-    let mut child = Command::new(program)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
-    let talk = async {
-        if let Some(mut stdin) = child.stdin.take() {
-            // A tool that ended without reading its input has reported the reason.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        }
-        child.wait_with_output().await
-    };
-    // Dropping the future kills the child.
-    let output = timeout(deadline, talk)
-        .await
-        .map_err(|_| DataplaneError::Hangs {
-            command: name(program),
-            deadline,
-        })?
-        .map_err(|error| failed(error.to_string()))?;
-    if !output.status.success() {
-        return Err(failed(
-            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        ));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -50,7 +50,7 @@ const EXTERNAL_PORTALS: &str = "kubernetes externally-visible service portals";
 const BALANCER_FIREWALL: &str = "kubernetes load balancer firewall";
 
 /// In the order of insertion: the last one ends on top.
-static JUMPS: [Jump; 12] = [
+static JUMPS: [Jump; 14] = [
     jump("filter", "INPUT", EXTERNAL_SERVICES, true, EXTERNAL_PORTALS),
     jump(
         "filter",
@@ -87,10 +87,7 @@ static JUMPS: [Jump; 12] = [
         false,
         "kubernetes postrouting rules",
     ),
-];
-
-/// Jumps to the chain that protects addresses of the loopback device, which has rules in IPv4 alone.
-static FIREWALL_JUMPS: [Jump; 2] = [
+    // To the chain that protects addresses of the loopback device, which has a rule in IPv4 alone.
     jump("filter", "INPUT", FIREWALL, false, ""),
     jump("filter", "OUTPUT", FIREWALL, false, ""),
 ];
@@ -109,6 +106,9 @@ impl Writer<'_> {
         }
         self.nat.declare(SERVICES);
         self.nat.declare(NODE_PORTS);
+        if self.settings.has_jumps {
+            self.filter.declare(FIREWALL);
+        }
         if self.settings.family == Family::V4 {
             // Node ports answer on the loopback device where net.ipv4.conf.all.route_localnet is set, and
             // then others could reach its addresses.
@@ -165,12 +165,7 @@ impl Writer<'_> {
 
     /// Commands that insert the jumps of one table.
     pub(super) fn write_jumps(&self, table: &str, text: &mut String) {
-        let of_family = match self.settings.family {
-            Family::V4 => &FIREWALL_JUMPS[..],
-            Family::V6 => &[],
-        };
-        let jumps = JUMPS.iter().chain(of_family);
-        for jump in jumps.filter(|jump| jump.table == table) {
+        for jump in JUMPS.iter().filter(|jump| jump.table == table) {
             let new = match jump.is_for_new {
                 true => "-m conntrack --ctstate NEW",
                 false => "",

@@ -251,8 +251,16 @@ fn are_sane(tables: &Tables) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// A case takes 60 ms of a processor: `make test-all` runs more of them.
+fn cases() -> u32 {
+    match std::env::var_os("PORTOLAN_ALL_CASES") {
+        Some(_) => 600,
+        None => 100,
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn imports_that_follow_changes_equal_imports_from_scratch(

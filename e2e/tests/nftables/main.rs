@@ -4,8 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod traces;
+
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use portolan_e2e::ask::{PROMPT, address, answers, ways};
@@ -14,7 +15,7 @@ use portolan_e2e::conformance::{Patience, Row, Stage, report};
 use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{service, slices};
-use portolan_e2e::programs::{AGENT_ADMIN, program};
+use portolan_e2e::programs::program;
 use portolan_e2e::rig::{Host, Protocol, Rig, RigConfig, has_sctp};
 use portolan_e2e::wait::wait_for;
 use portolan_model::Family;
@@ -283,97 +284,4 @@ fn auto_ends_with_every_reason_where_nothing_can_be_used() {
     ] {
         assert!(said.contains(expected), "{said}");
     }
-}
-
-/// Runs `portolanctl trace` on a node: its exit code and output.
-fn trace(cluster: &Cluster, args: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(program("portolanctl").unwrap());
-    command
-        .arg("trace")
-        .args(args)
-        .arg(format!("--address=http://127.0.0.1:{AGENT_ADMIN}"));
-    let node = cluster.rig.node(0).namespace();
-    let output = node.run(move || command.output().unwrap()).unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(text).unwrap())
-}
-
-#[test]
-#[ignore = "fails: the node of the rig has no route to the virtual address that the probe connects to"]
-fn a_trace_shows_the_way_of_a_packet_and_what_the_kernel_lacks_of_it() {
-    if skip("a_trace_shows_the_way_of_a_packet_and_what_the_kernel_lacks_of_it") {
-        return;
-    }
-    let (mut cluster, pods) = web(&json!({}));
-    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
-    // Nothing is repaired meanwhile.
-    let flags = ["--check-period=1h", "--sync-period=1h"];
-    cluster.start_agent_with(0, &flags).unwrap();
-    cluster.wait_until_ready(0).unwrap();
-    for (from, to) in [
-        ("pod", WEB[0]),
-        ("node", WEB[0]),
-        ("outside", WEB[0]),
-        ("pod", WEB[1]),
-    ] {
-        let to = match to.contains(':') {
-            true => format!("[{to}]:80"),
-            false => format!("{to}:80"),
-        };
-        let (code, text) = trace(&cluster, &[from, &to]);
-        assert_eq!(code, Some(0), "{text}");
-        assert!(
-            text.contains("the kernel has what the table asks for"),
-            "{text}"
-        );
-        for pod in &pods {
-            let family = match to.starts_with('[') {
-                true => portolan_e2e::rig::Family::V6,
-                false => portolan_e2e::rig::Family::V4,
-            };
-            let address = pod.pod.address(family).to_string();
-            assert!(text.contains(&address), "{address} is missing in {text}");
-        }
-        let is_masqueraded = text.contains("masqueraded");
-        assert_eq!(is_masqueraded, from != "pod", "{text}");
-    }
-    let (code, text) = trace(&cluster, &["node", "10.96.0.10:80", "--probe"]);
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("note: probe: answered"), "{text}");
-    let (code, text) = trace(&cluster, &["node", "10.96.0.10:81", "--probe"]);
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("refused by set cluster-ips"), "{text}");
-    assert!(text.contains("note: probe: refused"), "{text}");
-
-    let node = cluster.rig.node(0);
-    node.exec(&[
-        "nft",
-        "delete element ip portolan services { 10.96.0.10 . tcp . 80 }",
-    ])
-    .unwrap();
-    let (code, text) = trace(&cluster, &["pod", "10.96.0.10:80", "-o", "json"]);
-    assert_eq!(code, Some(1), "{text}");
-    let found: Value = serde_json::from_str(&text).unwrap();
-    let differences = found["differences"].as_array().unwrap();
-    let places: Vec<_> = differences
-        .iter()
-        .map(|d| d["place"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        places,
-        ["map services TCP 10.96.0.10:80", "the end"],
-        "{text}"
-    );
-    assert_eq!(differences[0]["found"], "absent");
-    assert_eq!(differences[1]["found"], "refused", "{text}");
-    let (code, text) = trace(&cluster, &["pod", "[fd00:10:96::10]:80"]);
-    assert_eq!(code, Some(0), "IPv6 is as it was: {text}");
-
-    node.exec(&["nft", "flush chain ip6 portolan nat-in"])
-        .unwrap();
-    let (code, text) = trace(&cluster, &["pod", "[fd00:10:96::10]:80"]);
-    assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("chain nat-in"), "{text}");
-    let (code, text) = trace(&cluster, &["pod", "10.96.0.10"]);
-    assert_eq!(code, Some(2), "{text}");
 }

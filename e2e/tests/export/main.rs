@@ -5,24 +5,25 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
-use std::collections::{BTreeMap, BTreeSet};
+mod kube_proxy;
+
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use portolan_e2e::cluster::{Cluster, PATIENT, POD_RANGES, agent_is_ready, control, program};
+use portolan_e2e::cluster::{Cluster, PATIENT, POD_RANGES, agent_is_ready, program};
 use portolan_e2e::conformance::{
-    Difference, Kind, KnownDifferences, Patience, Policy, Row, Situation, Source, Stage, report,
+    Difference, Kind, KnownDifferences, Patience, Policy, Row, Source, Stage, report,
 };
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Node, Process, Protocol, Rig, RigConfig, has_sctp};
-use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use portolan_model::Family;
 use portolan_netlink::nftables::{Nftables, Set, TableContent};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Differences of kube-proxy's rules of iptables.
-const IPTABLES: &str = include_str!("../conformance/kube-proxy-iptables.txt");
+const IPTABLES: &str = include_str!("../../conformance/kube-proxy-iptables.txt");
 /// Families, with the programs of each.
 const FAMILIES: [(&str, &str, &str); 2] = [
     ("ipv4", "iptables-restore", "iptables-save"),
@@ -144,92 +145,6 @@ fn rules_of_iptables_answer_as_a_kube_proxys() {
     assert!(unexplained.is_empty(), "{unexplained:#?}");
     let unused = known.unused(&differences);
     assert!(unused.is_empty(), "no longer different: {unused:#?}");
-}
-
-#[test]
-#[ignore = "fails: the difference from the rules of a real kube-proxy is not explained yet"]
-fn rules_of_iptables_are_those_of_a_real_kube_proxy() {
-    const NAME: &str = "rules_of_iptables_are_those_of_a_real_kube_proxy";
-    if !lane::provides(NAME, &[Need::Root]) {
-        return;
-    }
-    let directory = TempDir::new().unwrap();
-    let rig = Rig::new(RigConfig::CLUSTER).unwrap();
-    let start = || Servers::start_or_skip(NAME, directory.path());
-    let Some(servers) = control(&rig).namespace().run(start).unwrap() else {
-        return;
-    };
-    let stage = Stage::new(&rig).unwrap();
-    let mut rows = playable_rows();
-    rows.retain(|row| {
-        use Situation::{Both, HereOnly, Nowhere, ThereOnly};
-        matches!(row.situation, Both | HereOnly | Nowhere | ThereOnly)
-    });
-    let objects = stage.objects(&rig, &rows);
-    put(directory.path(), &objects);
-    let kubectl = |args: &[&str], objects: &[Value]| {
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
-        let run = || servers.kubectl_with_input(args, &list);
-        control(&rig).namespace().run(run).unwrap().unwrap();
-    };
-    kubectl(&["create", "-f", "-"], &objects);
-    let mut with_status = objects;
-    with_status.retain(|object| object.get("status").is_some());
-    kubectl(
-        &["replace", "--subresource=status", "-f", "-"],
-        &with_status,
-    );
-    let api = ApiOnLan::start(&servers, control(&rig), directory.path()).unwrap();
-    let proxies = KubeProxies::start("iptables", &rig, &api, directory.path()).unwrap();
-    let saved = |node: &Node| FAMILIES.map(|(_, _, save)| chains(&node.exec(&[save]).unwrap()));
-    let theirs: Vec<_> = rig.nodes().iter().map(saved).collect();
-    proxies.clean_up(&rig).unwrap();
-    for (number, node) in rig.nodes().iter().enumerate() {
-        restore(node, number, directory.path());
-        for (theirs, ours) in theirs[number].iter().zip(saved(node)) {
-            assert!(
-                theirs.values().map(Vec::len).sum::<usize>() > 500,
-                "{theirs:#?}"
-            );
-            let only = |a: &Chains, b: &Chains| -> Chains {
-                let differs =
-                    |(name, rules): &(&String, &Vec<String>)| b.get(*name) != Some(*rules);
-                let differing = a.iter().filter(differs);
-                differing
-                    .map(|(name, rules)| (name.clone(), rules.clone()))
-                    .collect()
-            };
-            assert_eq!(only(theirs, &ours), only(&ours, theirs), "node {number}");
-        }
-    }
-}
-
-/// Rules by table and chain.
-type Chains = BTreeMap<String, Vec<String>>;
-
-/// The rules of an `iptables-save`. Rules of Services stand in any order in the chains that Services share, and
-/// nobody but kube-proxy itself watches its canary.
-fn chains(saved: &str) -> Chains {
-    let mut table = "";
-    let mut chains = Chains::new();
-    for line in saved.lines() {
-        if let Some(name) = line.strip_prefix('*') {
-            table = name;
-        }
-        let is_counted = line.contains("nfacct");
-        let rule = line.strip_prefix("-A ").filter(|_| !is_counted);
-        if let Some((chain, rule)) = rule.and_then(|rule| rule.split_once(' ')) {
-            let rules = chains.entry(format!("{table} {chain}")).or_default();
-            rules.push(rule.to_owned());
-        }
-    }
-    for (chain, rules) in &mut chains {
-        let is_shared = ["SERVICES", "NODEPORTS", "PROXY-FIREWALL"];
-        if is_shared.iter().any(|name| chain.ends_with(name)) {
-            rules.sort();
-        }
-    }
-    chains
 }
 
 /// An agent of a node that programs nftables from the file, once it is ready.
