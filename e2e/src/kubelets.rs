@@ -38,6 +38,7 @@ pub struct Kubelets {
     _scheduler: Process,
     servers: Servers,
     files: PathBuf,
+    images: &'static [&'static str],
     directory: TempDir,
     /// The machines.
     pub rig: Rig,
@@ -50,6 +51,14 @@ impl Kubelets {
     /// # Panics
     /// If the cluster does not start.
     pub fn start_or_skip(test: &str) -> Option<Self> {
+        Self::start_with_images_or_skip(test, &["images"])
+    }
+
+    /// The same with the image archives of these directories of the files of nodes.
+    ///
+    /// # Panics
+    /// If the cluster does not start.
+    pub fn start_with_images_or_skip(test: &str, images: &'static [&'static str]) -> Option<Self> {
         if !lane::provides(test, &[Need::Root, Need::Ipvs, Need::Guest]) {
             return None;
         }
@@ -60,10 +69,14 @@ impl Kubelets {
             );
             return None;
         };
-        Some(Self::start(files).expect("a cluster of real nodes"))
+        if let Some(absent) = images.iter().find(|images| !files.join(images).is_dir()) {
+            lane::missing(test, &format!("needs {absent} (e2e/nodes/{absent})"));
+            return None;
+        }
+        Some(Self::start(files, images).expect("a cluster of real nodes"))
     }
 
-    fn start(files: PathBuf) -> Result<Self> {
+    fn start(files: PathBuf, images: &'static [&'static str]) -> Result<Self> {
         let directory = TempDir::new()?;
         let rig = Rig::new(RigConfig::CLUSTER)?;
         let names: Vec<String> = (0..rig.nodes().len()).map(Cluster::node_name).collect();
@@ -84,6 +97,7 @@ impl Kubelets {
             _scheduler: scheduler,
             servers,
             files,
+            images,
             directory,
             rig,
         };
@@ -102,7 +116,8 @@ impl Kubelets {
         command
             .args([&name, &node.v4().to_string(), &node.pod_range_v4()])
             .arg(&self.files)
-            .arg(self.directory.path());
+            .arg(self.directory.path())
+            .args(self.images);
         let process = Process::spawn(node.namespace(), &name, &mut command, self.directory.path());
         self.nodes[number] = Some(process?);
         Ok(())
@@ -239,6 +254,12 @@ impl Kubelets {
         let port = self.servers.url().rsplit(':').next();
         let port = port.and_then(|port| port.parse().ok());
         (control(&self.rig).v4(), port.unwrap_or(443))
+    }
+
+    /// The control plane.
+    #[must_use]
+    pub fn servers(&self) -> &Servers {
+        &self.servers
     }
 
     /// The kubeconfig of a cluster administrator.
