@@ -60,6 +60,10 @@ chart-update: ## Write the schema, the table of values and the expected manifest
 alerts: ## Check the alerts of the chart with promtool (the first time builds it)
 	@charts/ci/alerts
 
+.PHONY: conformance-e2e
+conformance-e2e: setup ## Run Kubernetes' own specs of networks on real kubelets; FOCUS=, SKIP= and PROXY= choose others
+	@PROXY='$(PROXY)' FOCUS='$(value FOCUS)' SKIP='$(value SKIP)' e2e/conformance-e2e
+
 .PHONY: fuzz
 fuzz: ## Fuzz decoders, parsers and importers, 15 s each target; e2e/fuzz/run SECONDS for longer
 	@e2e/fuzz/run

@@ -20,7 +20,7 @@ use crate::servers::Servers;
 use crate::wait::wait_with_pauses;
 
 /// The deadline of everything that a cluster does on one emulated processor.
-pub const LIMIT: Duration = Duration::from_secs(300);
+pub const LIMIT: Duration = Duration::from_secs(600);
 /// The pause between two looks through kubectl, which takes a second of the guest's processor.
 const LOOK: Duration = Duration::from_secs(2);
 /// The number of lines of each log in errors.
@@ -38,6 +38,7 @@ pub struct Kubelets {
     _scheduler: Process,
     servers: Servers,
     files: PathBuf,
+    images: &'static [&'static str],
     directory: TempDir,
     /// The machines.
     pub rig: Rig,
@@ -50,6 +51,14 @@ impl Kubelets {
     /// # Panics
     /// If the cluster does not start.
     pub fn start_or_skip(test: &str) -> Option<Self> {
+        Self::start_with_images_or_skip(test, &["images"])
+    }
+
+    /// The same with the image archives of these directories of the files of nodes.
+    ///
+    /// # Panics
+    /// If the cluster does not start.
+    pub fn start_with_images_or_skip(test: &str, images: &'static [&'static str]) -> Option<Self> {
         if !lane::provides(test, &[Need::Root, Need::Ipvs, Need::Guest]) {
             return None;
         }
@@ -60,16 +69,21 @@ impl Kubelets {
             );
             return None;
         };
-        Some(Self::start(files).expect("a cluster of real nodes"))
+        if let Some(absent) = images.iter().find(|images| !files.join(images).is_dir()) {
+            lane::missing(test, &format!("needs {absent} (e2e/nodes/{absent})"));
+            return None;
+        }
+        Some(Self::start(files, images).expect("a cluster of real nodes"))
     }
 
-    fn start(files: PathBuf) -> Result<Self> {
+    fn start(files: PathBuf, images: &'static [&'static str]) -> Result<Self> {
         let directory = TempDir::new()?;
         let rig = Rig::new(RigConfig::CLUSTER)?;
         let names: Vec<String> = (0..rig.nodes().len()).map(Cluster::node_name).collect();
         let control = control(&rig);
         for node in rig.nodes() {
             control.add_route(&node.pod_range_v4(), node.v4().into())?;
+            control.add_route(&node.pod_range_v6(), node.v6().into())?;
         }
         let start = || Servers::start_for_kubelets(directory.path(), control.v4(), &names);
         let servers = control.namespace().run(start)??;
@@ -84,6 +98,7 @@ impl Kubelets {
             _scheduler: scheduler,
             servers,
             files,
+            images,
             directory,
             rig,
         };
@@ -100,9 +115,12 @@ impl Kubelets {
         let node = self.rig.node(number);
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("nodes/node"));
         command
-            .args([&name, &node.v4().to_string(), &node.pod_range_v4()])
+            .arg(&name)
+            .arg(format!("{},{}", node.v4(), node.v6()))
+            .args([node.pod_range_v4(), node.pod_range_v6()])
             .arg(&self.files)
-            .arg(self.directory.path());
+            .arg(self.directory.path())
+            .args(self.images);
         let process = Process::spawn(node.namespace(), &name, &mut command, self.directory.path());
         self.nodes[number] = Some(process?);
         Ok(())
@@ -137,7 +155,12 @@ impl Kubelets {
                 if !running {
                     return Some(false);
                 }
-                self.kubectl(&["wait", condition, "node", &name, "--timeout=1s"])
+                // It is started when the images are in, for which kubectl would leave less of the processor.
+                let log = self.directory.path().join(format!("{name}.kubelet.log"));
+                if !log.exists() {
+                    return None;
+                }
+                self.kubectl(&["wait", condition, "node", &name, "--timeout=30s"])
                     .is_ok()
                     .then_some(true)
             });
@@ -181,7 +204,7 @@ impl Kubelets {
             let status = [
                 "rollout",
                 "status",
-                "--timeout=2s",
+                "--timeout=30s",
                 "--namespace",
                 namespace,
                 object,
@@ -239,6 +262,12 @@ impl Kubelets {
         let port = self.servers.url().rsplit(':').next();
         let port = port.and_then(|port| port.parse().ok());
         (control(&self.rig).v4(), port.unwrap_or(443))
+    }
+
+    /// The control plane.
+    #[must_use]
+    pub fn servers(&self) -> &Servers {
+        &self.servers
     }
 
     /// The kubeconfig of a cluster administrator.

@@ -4,6 +4,7 @@
 //! servers.
 
 pub mod ask;
+pub mod chart;
 pub mod cluster;
 pub mod clusters_demo;
 pub mod conformance;
@@ -19,4 +20,5 @@ pub mod ports;
 pub mod programs;
 pub mod rig;
 pub mod servers;
+pub mod specs;
 pub mod wait;

@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod release;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
+use portolan_e2e::chart::{Chart, values};
 use portolan_e2e::kubelets::{self, Kubelets, VERSION};
 use portolan_e2e::programs::{Trust, program};
 use portolan_e2e::rig::{Answer, Host, Protocol};
 use portolan_e2e::wait::wait_for;
-
-use crate::release::Chart;
 
 pub(crate) const CONTROLLER: &str = "deployment/portolan-controller";
 pub(crate) const AGENT: &str = "daemonset/portolan-agent";
@@ -56,13 +55,16 @@ impl World {
     /// Installs Portolan and waits until controllers and agents are ready.
     pub(crate) fn install(&self) {
         match &self.chart {
-            Some(chart) => chart.install(&self.kubelets),
+            Some(chart) => {
+                let values = values(&self.kubelets, &KUBERNETES.to_string());
+                chart.install(&self.kubelets, &values).unwrap();
+            }
             None => self.create_objects(),
         }
         self.rolled_out(CONTROLLER);
         self.rolled_out(AGENT);
         if let Some(chart) = &self.chart {
-            chart.test(&self.kubelets);
+            chart.test(&self.kubelets).unwrap();
         }
     }
 
@@ -97,7 +99,7 @@ impl World {
                 "controller.podAnnotations.step=2",
                 "agent.podAnnotations.step=2",
             ];
-            chart.upgrade(&self.kubelets, &set);
+            chart.upgrade(&self.kubelets, &set).unwrap();
         } else {
             for object in [CONTROLLER, AGENT] {
                 self.kubectl(&["rollout", "restart", object, "--namespace=kube-system"]);
@@ -110,7 +112,8 @@ impl World {
     /// Begins a roll-out of agents whose image never gets ready.
     pub(crate) fn break_agents(&self) {
         if let Some(chart) = &self.chart {
-            chart.upgrade(&self.kubelets, &["agent.image.tag=broken"]);
+            let set = ["agent.image.tag=broken"];
+            chart.upgrade(&self.kubelets, &set).unwrap();
         } else {
             let image = "agent=localhost/portolan-agent:broken";
             self.kubectl(&["set", "image", AGENT, image, "--namespace=kube-system"]);
@@ -120,7 +123,7 @@ impl World {
     /// Goes back to the agents of before.
     pub(crate) fn roll_back(&self) {
         match &self.chart {
-            Some(chart) => chart.roll_back(&self.kubelets),
+            Some(chart) => chart.roll_back(&self.kubelets).unwrap(),
             None => drop(self.kubectl(&["rollout", "undo", AGENT, "--namespace=kube-system"])),
         }
         self.rolled_out(AGENT);
@@ -152,7 +155,7 @@ impl World {
     /// Uninstalls Portolan and waits for the end of its agents.
     pub(crate) fn uninstall(&self) {
         if let Some(chart) = &self.chart {
-            chart.uninstall(&self.kubelets);
+            chart.uninstall(&self.kubelets).unwrap();
         } else {
             let delete = ["delete", "--filename=-", "--timeout=120s"];
             let manifest = self.manifest();

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Kubernetes' own end-to-end specs on a cluster of real kubelets, with Portolan installed by its
+//! chart, or with a kube-proxy to compare. `e2e/conformance-e2e` chooses other specs than those of
+//! Services that are tagged `[Conformance]`.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::env;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use portolan_e2e::chart::{Chart, values};
+use portolan_e2e::cluster::control;
+use portolan_e2e::figure::{Goal, figure};
+use portolan_e2e::kubelets::Kubelets;
+use portolan_e2e::rig::Process;
+use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
+use portolan_e2e::specs::{Outcome, Proxy, Run, parse};
+use serde_json::json;
+
+/// The number of specs of networks tagged `[Conformance]` in the pinned release.
+const CONFORMANCE: f64 = 47.0;
+/// The VIP of Portolan's controllers, which CoreDNS asks for names.
+const NAMES: &str = "10.96.0.53";
+/// Ends a run in good time before the guest's own deadline.
+const LIMIT: Duration = Duration::from_secs(3 * 3600);
+
+#[test]
+fn kubernetes_specs_pass() {
+    let run = Run::from_environment().unwrap();
+    let images = &["images", "specs"];
+    let Some(kubelets) = Kubelets::start_with_images_or_skip("kubernetes_specs_pass", images)
+    else {
+        return;
+    };
+    let proxies = start_proxy(&kubelets, &run.proxy);
+    let apply = ["apply", "--filename=-"];
+    let dns = include_str!("dns.yaml").replace("$NAMES", &names(&run.proxy));
+    kubelets.kubectl_with_input(&apply, &dns).unwrap();
+    kubelets
+        .rolled_out("kube-system", "deployment/coredns")
+        .unwrap();
+
+    let outcomes = run_specs(&kubelets, &run);
+    let passed = outcomes.iter().filter(|outcome| outcome.passed()).count();
+    let mut table = String::new();
+    for outcome in &outcomes {
+        table += &format!("{outcome}\n");
+    }
+    // Straight to the stream: the test harness hides the output of a passing test.
+    let mut stdout = std::io::stdout();
+    let total = outcomes.len();
+    writeln!(stdout, "{table}{}: {passed} of {total} passed", run.proxy).unwrap();
+    if passed < total {
+        // A failure may be that of a pod which the kubelet has ended.
+        let state = kubelets.describe("kube-system");
+        fs::write(results().join(format!("{}.kube-system", run.proxy)), state).unwrap();
+    }
+    if run.is_conformance() {
+        let goal = Some(Goal::AtLeast(CONFORMANCE));
+        figure("upstream_conformance_passed", passed as f64, "specs", goal);
+        assert!(passed as f64 >= CONFORMANCE, "fewer specs than expected");
+    }
+    assert!(total > 0, "no spec matches {:?}", run.focus);
+    assert_eq!(passed, total, "some specs failed");
+    drop(proxies);
+}
+
+/// The plugin of CoreDNS that knows the names of Services: with Portolan its controllers have them.
+fn names(proxy: &Proxy) -> String {
+    match proxy {
+        Proxy::Portolan => format!("grpc . {NAMES}:5300"),
+        Proxy::KubeProxy(_) => {
+            // In a block of YAML, whose lines are indented.
+            let lines = [
+                "kubernetes cluster.local in-addr.arpa ip6.arpa {",
+                "pods insecure",
+                "ttl 5",
+                "}",
+            ];
+            lines.join("\n        ")
+        }
+    }
+}
+
+/// Starts the service proxy, and waits until it has programmed all nodes.
+fn start_proxy(kubelets: &Kubelets, proxy: &Proxy) -> Option<(KubeProxies, ApiOnLan)> {
+    let Proxy::KubeProxy(mode) = proxy else {
+        let chart = Chart::find(kubelets).expect("Helm and the chart");
+        let mut values = values(kubelets, "10.96.0.1:443");
+        values["dns"] = json!({ "zones": ["cluster.local"], "pods": "insecure" });
+        values["controller"]["service"] = json!({ "clusterIP": NAMES });
+        chart.install(kubelets, &values).unwrap();
+        return None;
+    };
+    let (rig, directory) = (&kubelets.rig, kubelets.directory());
+    let api = ApiOnLan::start(kubelets.servers(), control(rig), directory).unwrap();
+    let proxies = KubeProxies::start(mode, rig, &api, directory).unwrap();
+    Some((proxies, api))
+}
+
+/// Runs the specs; report and log go to the directory of results.
+fn run_specs(kubelets: &Kubelets, run: &Run) -> Vec<Outcome> {
+    let results = results();
+    fs::create_dir_all(&results).unwrap();
+    let report = results.join(format!("{}.json", run.proxy));
+    // That of a former run is no result of this one.
+    let _ = fs::remove_file(&report);
+    let mut command = specs_command(kubelets, run, &results);
+    let name = format!("{}.specs", run.proxy);
+    let _ = fs::remove_file(results.join(format!("{name}.log")));
+    let control = control(&kubelets.rig);
+    let mut process = Process::spawn(control.namespace(), &name, &mut command, &results).unwrap();
+    process.wait(LIMIT).unwrap();
+    let text = fs::read_to_string(&report);
+    let text = text.unwrap_or_else(|error| panic!("{error}: {}", process.log().unwrap()));
+    parse(&text).unwrap()
+}
+
+/// Ginkgo runs several processes of the specs' program, and merges their reports.
+fn specs_command(kubelets: &Kubelets, run: &Run, results: &Path) -> Command {
+    let kubectl = Servers::binaries().unwrap().program("kubectl");
+    let (directory, programs) = (kubelets.directory(), kubelets.files().join("bin"));
+    let mut command = Command::new(programs.join("ginkgo"));
+    command
+        .args(["-v", "--no-color"])
+        .arg(format!("--procs={}", run.at_once))
+        .arg(format!("--timeout={}m", run.minutes))
+        .arg(format!("--focus={}", run.focus))
+        .arg(format!("--skip={}", run.skip))
+        .arg(format!("--output-dir={}", results.display()))
+        .arg(format!("--json-report={}.json", run.proxy))
+        .arg(programs.join("e2e.test"))
+        .arg("--")
+        .arg(format!("--kubeconfig={}", kubelets.kubeconfig().display()))
+        .arg(format!("--kubectl-path={}", kubectl.display()))
+        .arg(format!("--e2e-output-dir={}", directory.display()))
+        .args(["--provider=skeleton", "--node-os-distro=debian"])
+        .args(["--dns-domain=cluster.local", "--allowed-not-ready-nodes=0"])
+        .arg("--dump-logs-on-failure=false")
+        .env("HOME", directory)
+        .current_dir(directory);
+    command
+}
+
+/// The directory of results, which outlives the guest.
+fn results() -> PathBuf {
+    match env::var_os("PORTOLAN_SPECS_RESULTS") {
+        Some(directory) => directory.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kubernetes-specs"),
+    }
+}
