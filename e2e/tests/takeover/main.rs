@@ -144,8 +144,9 @@ fn nftables_take_nothing_over_from_ipvs_mode() {
     }
     let rig = Rig::new(RigConfig::CLUSTER).unwrap();
     let node = rig.node(0);
-    node.exec(&["ip", "link", "add", "kube-ipvs0", "type", "dummy"])
-        .unwrap();
+    // The kind does not matter, and not all kernels have dummy devices.
+    let device = ["ip", "link", "add", "kube-ipvs0", "type", "bridge"];
+    node.exec(&device).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path().to_str().unwrap();
     let agent = program("portolan-agent").unwrap();
