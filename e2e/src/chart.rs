@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::control;
+use crate::cluster::{POD_RANGES, control};
 use crate::kubelets::{Kubelets, VERSION};
 
 /// The release's name, and the prefix of its objects.
@@ -104,7 +104,7 @@ pub fn values(kubelets: &Kubelets, connect: &str) -> Value {
         "agent": {
             "image": { "tag": VERSION },
             "kernel": {
-                "clusterCIDRs": ["10.244.0.0/16"],
+                "clusterCIDRs": POD_RANGES.split(',').collect::<Vec<_>>(),
                 "conntrack": { "maxPerCore": 0, "min": 0 },
             },
         },

@@ -83,6 +83,7 @@ impl Kubelets {
         let control = control(&rig);
         for node in rig.nodes() {
             control.add_route(&node.pod_range_v4(), node.v4().into())?;
+            control.add_route(&node.pod_range_v6(), node.v6().into())?;
         }
         let start = || Servers::start_for_kubelets(directory.path(), control.v4(), &names);
         let servers = control.namespace().run(start)??;
@@ -114,7 +115,9 @@ impl Kubelets {
         let node = self.rig.node(number);
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("nodes/node"));
         command
-            .args([&name, &node.v4().to_string(), &node.pod_range_v4()])
+            .arg(&name)
+            .arg(format!("{},{}", node.v4(), node.v6()))
+            .args([node.pod_range_v4(), node.pod_range_v6()])
             .arg(&self.files)
             .arg(self.directory.path())
             .args(self.images);

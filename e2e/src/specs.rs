@@ -8,10 +8,19 @@ use std::fmt;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
-/// The specs that every conformant cluster passes.
-const CONFORMANCE: &str = r"\[sig-network\] Services.*\[Conformance\]";
-/// Specs that stop servers, take long, disturb others or need a feature that clusters need not have.
-const USUALLY_SKIPPED: &str = r"\[Disruptive\]|\[Slow\]|\[Serial\]|\[Feature:";
+/// The name of the choice of all specs that concern a service proxy.
+const ALL: &str = "all";
+/// The specs of networks that every conformant cluster passes.
+const CONFORMANCE: &str = r"\[sig-network\].*\[Conformance\]";
+/// The specs of networks that a service proxy, the names of Services or the rig itself can fail.
+const NETWORK: &str = concat!(
+    r"\[sig-network\] (Services|Networking|EndpointSlice|EndpointSliceMirroring|DNS|HostPort|Proxy",
+    r"|Traffic Distribution|Topology Hints|Conntrack|Connectivity Pod Lifecycle|NoSNAT|API Server|KubeProxy",
+    r"|Endpoints|EndpointsController|Service CIDRs|Service endpoints latency|\[Feature:IPv6DualStack\]) "
+);
+/// Specs that stop servers, take long, or need a cloud or the internet.
+const SKIPPED: &str =
+    r"\[Disruptive\]|\[Slow\]|\[Provider:|\[Feature:Networking-|\[Feature:KubeProxyNFAcct\]";
 
 /// The program that carries out Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,11 +63,15 @@ pub struct Run {
     pub focus: String,
     /// A regular expression of names to leave out.
     pub skip: String,
+    /// The number of specs that run at once; serial ones run alone after all others.
+    pub at_once: u8,
+    /// The deadline of all specs together, in minutes.
+    pub minutes: u64,
 }
 
 impl Run {
-    /// The choice in the variables `PORTOLAN_SPECS_PROXY`, `_FOCUS` and `_SKIP`; without them, Portolan
-    /// and the `[Conformance]` specs of Services.
+    /// The choice in the variables `PORTOLAN_SPECS_PROXY`, `_FOCUS`, `_SKIP`, `_AT_ONCE` and `_MINUTES`; without
+    /// them, Portolan and the `[Conformance]` specs of networks.
     pub fn from_environment() -> Result<Self> {
         Self::from_variables(|name| env::var(format!("PORTOLAN_SPECS_{name}")).ok())
     }
@@ -68,10 +81,20 @@ impl Run {
             Some(value) if !value.is_empty() => value,
             _ => otherwise.into(),
         };
+        let number = |name, otherwise| {
+            let text = given(name, otherwise);
+            text.parse::<u8>().with_context(|| format!("{name}={text}"))
+        };
+        let focus = match given("FOCUS", CONFORMANCE) {
+            all if all == ALL => NETWORK.into(),
+            focus => focus,
+        };
         Ok(Self {
             proxy: Proxy::parse(&given("PROXY", "portolan"))?,
-            focus: given("FOCUS", CONFORMANCE),
-            skip: given("SKIP", USUALLY_SKIPPED),
+            focus,
+            skip: given("SKIP", SKIPPED),
+            at_once: number("AT_ONCE", "3")?,
+            minutes: number("MINUTES", "170")?.into(),
         })
     }
 
@@ -220,18 +243,19 @@ mod tests {
         assert!(run.is_conformance());
         assert_eq!(run.proxy, Proxy::Portolan);
         let run = Run::from_variables(|name| {
-            let value = if name == "PROXY" {
-                "kube-proxy-ipvs"
-            } else {
-                "DNS"
+            let value = match name {
+                "PROXY" => "kube-proxy-ipvs",
+                "FOCUS" => "all",
+                "AT_ONCE" => "1",
+                _ => "",
             };
             Some(value.into())
         });
         let run = run.unwrap();
-        assert_eq!(
-            (run.proxy.to_string().as_str(), run.is_conformance()),
-            ("kube-proxy-ipvs", false)
-        );
+        assert_eq!(run.proxy.to_string(), "kube-proxy-ipvs");
+        assert!(!run.is_conformance());
+        assert!(run.focus.contains("Traffic Distribution"));
+        assert_eq!((run.at_once, run.minutes), (1, 170));
         let error = Run::from_variables(|_| Some("kube-proxy".into())).unwrap_err();
         assert!(error.to_string().starts_with("PROXY=kube-proxy:"));
     }

@@ -20,9 +20,12 @@ use portolan_e2e::kubelets::Kubelets;
 use portolan_e2e::rig::Process;
 use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use portolan_e2e::specs::{Outcome, Proxy, Run, parse};
+use serde_json::json;
 
-/// The number of specs of Services tagged `[Conformance]` in the pinned release.
-const CONFORMANCE: f64 = 15.0;
+/// The number of specs of networks tagged `[Conformance]` in the pinned release.
+const CONFORMANCE: f64 = 47.0;
+/// The VIP of Portolan's controllers, which CoreDNS asks for names.
+const NAMES: &str = "10.96.0.53";
 /// Ends a run in good time before the guest's own deadline.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
@@ -36,8 +39,8 @@ fn kubernetes_specs_pass() {
     };
     let proxies = start_proxy(&kubelets, &run.proxy);
     let apply = ["apply", "--filename=-"];
-    let dns = include_str!("dns.yaml");
-    kubelets.kubectl_with_input(&apply, dns).unwrap();
+    let dns = include_str!("dns.yaml").replace("$NAMES", &names(&run.proxy));
+    kubelets.kubectl_with_input(&apply, &dns).unwrap();
     kubelets
         .rolled_out("kube-system", "deployment/coredns")
         .unwrap();
@@ -62,11 +65,30 @@ fn kubernetes_specs_pass() {
     drop(proxies);
 }
 
+/// The plugin of CoreDNS that knows the names of Services: with Portolan its controllers have them.
+fn names(proxy: &Proxy) -> String {
+    match proxy {
+        Proxy::Portolan => format!("grpc . {NAMES}:5300"),
+        Proxy::KubeProxy(_) => {
+            // In a block of YAML, whose lines are indented.
+            let lines = [
+                "kubernetes cluster.local in-addr.arpa ip6.arpa {",
+                "pods insecure",
+                "ttl 5",
+                "}",
+            ];
+            lines.join("\n        ")
+        }
+    }
+}
+
 /// Starts the service proxy, and waits until it has programmed all nodes.
 fn start_proxy(kubelets: &Kubelets, proxy: &Proxy) -> Option<(KubeProxies, ApiOnLan)> {
     let Proxy::KubeProxy(mode) = proxy else {
         let chart = Chart::find(kubelets).expect("Helm and the chart");
-        let values = values(kubelets, "10.96.0.1:443");
+        let mut values = values(kubelets, "10.96.0.1:443");
+        values["dns"] = json!({ "zones": ["cluster.local"], "pods": "insecure" });
+        values["controller"]["service"] = json!({ "clusterIP": NAMES });
         chart.install(kubelets, &values).unwrap();
         return None;
     };
@@ -83,7 +105,7 @@ fn run_specs(kubelets: &Kubelets, run: &Run) -> Vec<Outcome> {
     let report = results.join(format!("{}.json", run.proxy));
     // That of a former run is no result of this one.
     let _ = fs::remove_file(&report);
-    let mut command = specs_command(kubelets, run, &report);
+    let mut command = specs_command(kubelets, run, &results);
     let name = format!("{}.specs", run.proxy);
     let _ = fs::remove_file(results.join(format!("{name}.log")));
     let control = control(&kubelets.rig);
@@ -94,21 +116,27 @@ fn run_specs(kubelets: &Kubelets, run: &Run) -> Vec<Outcome> {
     parse(&text).unwrap()
 }
 
-fn specs_command(kubelets: &Kubelets, run: &Run, report: &Path) -> Command {
+/// Ginkgo runs several processes of the specs' program, and merges their reports.
+fn specs_command(kubelets: &Kubelets, run: &Run, results: &Path) -> Command {
     let kubectl = Servers::binaries().unwrap().program("kubectl");
-    let directory = kubelets.directory();
-    let mut command = Command::new(kubelets.files().join("bin/kubernetes-e2e"));
+    let (directory, programs) = (kubelets.directory(), kubelets.files().join("bin"));
+    let mut command = Command::new(programs.join("ginkgo"));
     command
+        .args(["-v", "--no-color"])
+        .arg(format!("--procs={}", run.at_once))
+        .arg(format!("--timeout={}m", run.minutes))
+        .arg(format!("--focus={}", run.focus))
+        .arg(format!("--skip={}", run.skip))
+        .arg(format!("--output-dir={}", results.display()))
+        .arg(format!("--json-report={}.json", run.proxy))
+        .arg(programs.join("e2e.test"))
+        .arg("--")
         .arg(format!("--kubeconfig={}", kubelets.kubeconfig().display()))
         .arg(format!("--kubectl-path={}", kubectl.display()))
         .arg(format!("--e2e-output-dir={}", directory.display()))
         .args(["--provider=skeleton", "--node-os-distro=debian"])
         .args(["--dns-domain=cluster.local", "--allowed-not-ready-nodes=0"])
-        .args(["--dump-logs-on-failure=false", "-ginkgo.no-color"])
-        .args(["-ginkgo.v", "-ginkgo.timeout=170m"])
-        .arg(format!("-ginkgo.focus={}", run.focus))
-        .arg(format!("-ginkgo.skip={}", run.skip))
-        .arg(format!("-ginkgo.json-report={}", report.display()))
+        .arg("--dump-logs-on-failure=false")
         .env("HOME", directory)
         .current_dir(directory);
     command

@@ -3,6 +3,7 @@ module portolan.invalid/e2e/tools/kubernetes-e2e
 go 1.26.0
 
 tool (
+	github.com/onsi/ginkgo/v2/ginkgo
 	k8s.io/kubernetes/test/images/agnhost
 	k8s.io/kubernetes/test/images/regression-issue-74839
 )
