@@ -36,7 +36,7 @@ impl Chart {
         let file = kubelets.directory().join("values.json");
         fs::write(&file, values.to_string())?;
         let values = format!("--values={}", file.display());
-        self.deploy(kubelets, "install", &[&values, "--wait", "--timeout=5m"])
+        self.deploy(kubelets, "install", &[&values, "--wait", "--timeout=10m"])
     }
 
     /// Runs the chart's own tests.

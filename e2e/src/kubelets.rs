@@ -20,7 +20,7 @@ use crate::servers::Servers;
 use crate::wait::wait_with_pauses;
 
 /// The deadline of everything that a cluster does on one emulated processor.
-pub const LIMIT: Duration = Duration::from_secs(300);
+pub const LIMIT: Duration = Duration::from_secs(600);
 /// The pause between two looks through kubectl, which takes a second of the guest's processor.
 const LOOK: Duration = Duration::from_secs(2);
 /// The number of lines of each log in errors.
@@ -155,7 +155,12 @@ impl Kubelets {
                 if !running {
                     return Some(false);
                 }
-                self.kubectl(&["wait", condition, "node", &name, "--timeout=1s"])
+                // It is started when the images are in, for which kubectl would leave less of the processor.
+                let log = self.directory.path().join(format!("{name}.kubelet.log"));
+                if !log.exists() {
+                    return None;
+                }
+                self.kubectl(&["wait", condition, "node", &name, "--timeout=30s"])
                     .is_ok()
                     .then_some(true)
             });
@@ -199,7 +204,7 @@ impl Kubelets {
             let status = [
                 "rollout",
                 "status",
-                "--timeout=2s",
+                "--timeout=30s",
                 "--namespace",
                 namespace,
                 object,

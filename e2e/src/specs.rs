@@ -93,7 +93,7 @@ impl Run {
             proxy: Proxy::parse(&given("PROXY", "portolan"))?,
             focus,
             skip: given("SKIP", SKIPPED),
-            at_once: number("AT_ONCE", "3")?,
+            at_once: number("AT_ONCE", "1")?,
             minutes: number("MINUTES", "170")?.into(),
         })
     }
@@ -246,7 +246,7 @@ mod tests {
             let value = match name {
                 "PROXY" => "kube-proxy-ipvs",
                 "FOCUS" => "all",
-                "AT_ONCE" => "1",
+                "AT_ONCE" => "3",
                 _ => "",
             };
             Some(value.into())
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(run.proxy.to_string(), "kube-proxy-ipvs");
         assert!(!run.is_conformance());
         assert!(run.focus.contains("Traffic Distribution"));
-        assert_eq!((run.at_once, run.minutes), (1, 170));
+        assert_eq!((run.at_once, run.minutes), (3, 170));
         let error = Run::from_variables(|_| Some("kube-proxy".into())).unwrap_err();
         assert!(error.to_string().starts_with("PROXY=kube-proxy:"));
     }

@@ -55,6 +55,11 @@ fn kubernetes_specs_pass() {
     let mut stdout = std::io::stdout();
     let total = outcomes.len();
     writeln!(stdout, "{table}{}: {passed} of {total} passed", run.proxy).unwrap();
+    if passed < total {
+        // A failure may be that of a pod which the kubelet has ended.
+        let state = kubelets.describe("kube-system");
+        fs::write(results().join(format!("{}.kube-system", run.proxy)), state).unwrap();
+    }
     if run.is_conformance() {
         let goal = Some(Goal::AtLeast(CONFORMANCE));
         figure("upstream_conformance_passed", passed as f64, "specs", goal);
