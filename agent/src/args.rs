@@ -265,7 +265,7 @@ pub struct CleanupArgs {
 /// The proxy to take over from, or to hand over to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OtherProxy {
-    /// A kube-proxy in IPVS mode.
+    /// A kube-proxy.
     KubeProxy,
 }
 

@@ -38,7 +38,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether it takes connections; `None` while that is unknown.
+    /// `true` if it takes connections; `None` while that is unknown.
     #[must_use]
     pub fn is_known_up(self) -> Option<bool> {
         (self != Self::Probing).then(|| self.is_up())

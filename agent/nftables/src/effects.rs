@@ -38,7 +38,7 @@ pub fn numbers(content: &TableContent) -> (usize, usize) {
     (len(SERVICES), len(ENDPOINTS) + len(LOCAL_ENDPOINTS))
 }
 
-/// Whether a table answers for an address, protocol and port.
+/// Returns `true` if a table answers for an address, protocol and port.
 #[must_use]
 pub fn has_way(content: &TableContent, way: &WayKey) -> bool {
     let services = content.sets.get(SERVICES);

@@ -109,7 +109,7 @@ impl Rules {
     }
 }
 
-/// Whether a directory, or one below it, has a file. Links lead out of a directory.
+/// Returns `true` if a file is in a directory or below it. Symbolic links lead out of a directory.
 fn has(directory: &Path, file: &Path) -> bool {
     std::fs::canonicalize(directory).is_ok_and(|directory| file.starts_with(directory))
 }

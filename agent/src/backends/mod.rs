@@ -307,7 +307,7 @@ fn is_judged(status: &BackendStatus, commanded: Option<&Administrative>) -> bool
     (is_probed || is_out) && status.commanded.as_ref() == commanded
 }
 
-/// Whether there is quorum; `None` while nothing is known about it.
+/// Quorum of a record; `None` while nothing is known about it.
 pub(crate) fn quorum(verdicts: &Verdicts) -> Option<bool> {
     knows_quorum(verdicts).then_some(verdicts.quorum)
 }

@@ -14,7 +14,7 @@ use crate::sync::Reconciler;
 
 /// A reconciler that takes over from a kube-proxy.
 pub(crate) trait TakesOver: Send {
-    /// What [`Reconciler::begin_takeover`] does.
+    /// Looks at the kube-proxy's state before the first table, as [`Reconciler::begin_takeover`].
     fn begin(
         &mut self,
         table: &NodeTable,
@@ -22,7 +22,7 @@ pub(crate) trait TakesOver: Send {
         is_doubtful: impl Fn(&Claim) -> bool + Send,
     ) -> impl Future<Output = Result<TakeoverStart, DataplaneError>> + Send;
 
-    /// What [`Reconciler::continue_takeover`] does.
+    /// Removes a piece of the kube-proxy's state, as [`Reconciler::continue_takeover`].
     fn proceed(&mut self) -> impl Future<Output = Result<TakeoverProgress, DataplaneError>> + Send;
 }
 

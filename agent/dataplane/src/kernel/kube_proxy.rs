@@ -114,7 +114,7 @@ impl KubeProxyRules {
         })
     }
 
-    /// Whether a kube-proxy in IPVS mode has a device of this name.
+    /// Returns `true` if there is a device of this name, as a kube-proxy in IPVS mode has one.
     ///
     /// # Errors
     /// If links cannot be read.

@@ -100,7 +100,7 @@ fn has_table(observed: &Observed, family: Family) -> bool {
     observed.tables.get(&family).is_some_and(Option::is_some)
 }
 
-/// Whether a wanted address and port is not in the kernel's table yet.
+/// Returns `true` if an address and port is wanted and not in the kernel's table yet.
 fn lacks(observed: &Observed, ways: &Ways, key: &VirtualServerKey) -> bool {
     let Some(way) = way(key).filter(|way| ways.ways.contains_key(way)) else {
         return false;
