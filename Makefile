@@ -133,6 +133,10 @@ images: ## Build the images of controller and agent into target/images, twice, a
 bench-agent: ## Measure kernel programming against its floor and other programs, in a guest
 	@e2e/bench-agent
 
+.PHONY: bench-path
+bench-path: ## Measure connections through a node beside kube-proxy's modes, in a guest (long)
+	@e2e/bench-path
+
 .PHONY: bench-director
 bench-director: ## Measure the agent alone beside Debian's keepalived, in a guest (about eight minutes)
 	@e2e/bench-director

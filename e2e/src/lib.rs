@@ -21,4 +21,5 @@ pub mod programs;
 pub mod rig;
 pub mod servers;
 pub mod specs;
+pub mod static_api;
 pub mod wait;

@@ -80,7 +80,7 @@ fn a_real_kube_proxy_differs_only_where_we_know_why() {
             lane::missing(NAME, "kube-proxy's nftables mode needs the program nft");
             continue;
         }
-        let proxies = KubeProxies::start(mode, &rig, &api, directory.path()).unwrap();
+        let proxies = KubeProxies::start(mode, &rig, api.url(), directory.path()).unwrap();
         println!("{mode} runs after {:.1} s", start.elapsed().as_secs_f32());
         unexplained.extend(compare(mode, &stage, &rows, list));
         println!("{mode} played after {:.1} s", start.elapsed().as_secs_f32());

@@ -30,6 +30,10 @@ pub struct ExportArgs {
     #[arg(long)]
     pub short: bool,
 
+    /// nft: the rules of a kube-proxy in nftables mode, in its table.
+    #[arg(long)]
+    pub kube_proxy: bool,
+
     /// ipvsadm: add the sets, routes and rules that virtual servers need, as comments. They are for
     /// people: `ipvsadm -R` ends with an error at a comment.
     #[arg(long)]

@@ -13,7 +13,10 @@ use portolan_dataplane::node_facts;
 use portolan_model::NodeTable;
 use portolan_plan::NodeFacts;
 use portolan_plan::export::env::{Pods, env};
-use portolan_plan::export::{Export, IptablesSettings, iptables, ipvsadm, save_families};
+use portolan_plan::export::{
+    Export, IptablesSettings, NftablesSettings, iptables, ipvsadm, kube_proxy_nftables,
+    save_families,
+};
 
 use crate::args::{ExportArgs, ExportFormat};
 use crate::once::{preview, print, refused, warn};
@@ -36,10 +39,15 @@ pub async fn run(mut args: ExportArgs) -> anyhow::Result<()> {
         !args.full || args.format == ExportFormat::Ipvsadm,
         "--full is for ipvsadm alone"
     );
+    ensure!(
+        !args.kube_proxy || args.format == ExportFormat::Nft,
+        "--kube-proxy is for nft alone: iptables has a kube-proxy's rules anyway"
+    );
     let loaded = load(&mut args).await?;
     let export = match args.format {
         ExportFormat::Iptables => of_iptables(&args, &loaded.table).await?,
         ExportFormat::Ipvsadm => of_ipvsadm(&args, &loaded).await?,
+        ExportFormat::Nft if args.kube_proxy => of_kube_proxy(&args, &loaded.table).await?,
         ExportFormat::Nft => of_nft(&args, &loaded.table).await?,
         ExportFormat::Env => {
             let pods = Pods {
@@ -81,6 +89,21 @@ async fn of_nft(args: &ExportArgs, table: &NodeTable) -> anyhow::Result<Export> 
         &config,
         args.families(),
     )?)
+}
+
+async fn of_kube_proxy(args: &ExportArgs, table: &NodeTable) -> anyhow::Result<Export> {
+    let (families, config) = (args.families(), args.run.kernel.plan_config()?);
+    let facts = facts(args).await?;
+    let accepted = args.run.node_port_addresses()?;
+    let accepts_all = families.iter().all(|family| accepted.accepts_all(family));
+    let node_ips: Vec<IpAddr> = facts.source.values().copied().collect();
+    let settings = NftablesSettings {
+        families,
+        config: &config,
+        node_port_addresses: Some(&facts.node_port_addresses).filter(|_| !accepts_all),
+        node_ips: &node_ips,
+    };
+    Ok(kube_proxy_nftables(table, &settings))
 }
 
 async fn facts(args: &ExportArgs) -> anyhow::Result<NodeFacts> {

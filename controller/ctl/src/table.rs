@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use anyhow::Context as _;
 use ipnet::IpNet;
 use portolan_model::{Family, Frontend, FrontendAddress, NodeTable};
-use portolan_plan::export::{Export, IptablesSettings, iptables, ipvsadm};
+use portolan_plan::export::{
+    Export, IptablesSettings, NftablesSettings, iptables, ipvsadm, kube_proxy_nftables,
+};
 use portolan_plan::{Config, DetectLocal, NodeFacts};
 use serde_json::Value;
 
@@ -30,7 +32,7 @@ pub(crate) struct TableArgs {
     cluster_cidr: Vec<IpNet>,
 
     /// Addresses of the node that accept node ports; may be repeated. The table does not have them: without
-    /// them, iptables has rules for all local addresses, and nft and ipvsadm have no node ports.
+    /// them, iptables and nft --kube-proxy have rules for all local addresses, and nft and ipvsadm have no node ports.
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = FORMATS)]
     node_address: Vec<IpAddr>,
 
@@ -41,6 +43,10 @@ pub(crate) struct TableArgs {
     /// With -o iptables: leave out comments.
     #[arg(long, help_heading = FORMATS)]
     short: bool,
+
+    /// With -o nft: rules of a kube-proxy in nftables mode, in its table.
+    #[arg(long, help_heading = FORMATS)]
+    kube_proxy: bool,
 
     /// With -o ipvsadm: add the sets, routes and rules that virtual servers need, as comments. They are for
     /// people: ipvsadm -R ends with an error at a comment.
@@ -111,6 +117,16 @@ fn export(table: &NodeTable, args: &TableArgs, output: Output) -> anyhow::Result
                 is_short: args.short,
             };
             iptables(table, &settings)
+        }
+        Output::Nft if args.kube_proxy => {
+            let named = Some(&facts.node_port_addresses).filter(|named| !named.is_empty());
+            let settings = NftablesSettings {
+                families,
+                config: &config,
+                node_port_addresses: named,
+                node_ips: &args.node_address,
+            };
+            return Ok(kube_proxy_nftables(table, &settings));
         }
         Output::Nft => portolan_nftables::export(table, &facts, &config, families)?,
         _ => ipvsadm(table, &facts, &config, families, args.full),

@@ -46,6 +46,12 @@ impl ApiOnLan {
             _process: process,
         })
     }
+
+    /// Its URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
 }
 
 /// kube-proxy on every node. Dropping it leaves its kernel objects; see [`Self::clean_up`].
@@ -55,16 +61,16 @@ pub struct KubeProxies {
 }
 
 impl KubeProxies {
-    /// Starts them in a mode, and waits until each has programmed both families from the objects in
-    /// the API server.
-    pub fn start(mode: &str, rig: &Rig, api: &ApiOnLan, directory: &Path) -> Result<Self> {
+    /// Starts them in a mode, and waits until each has programmed both families from the objects of
+    /// the API server at a URL that the nodes reach.
+    pub fn start(mode: &str, rig: &Rig, api: &str, directory: &Path) -> Result<Self> {
         let mut processes = Vec::new();
         for (number, node) in rig.nodes().iter().enumerate() {
             let name = Cluster::node_name(number);
             let mut command = Command::new(program()?);
             command
                 .args([
-                    format!("--master={}", api.url),
+                    format!("--master={api}"),
                     format!("--hostname-override={name}"),
                     format!("--proxy-mode={mode}"),
                     format!("--cluster-cidr={POD_RANGES}"),

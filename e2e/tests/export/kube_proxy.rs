@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The exported rules of iptables beside those of a real kube-proxy.
+//! The exported rules of iptables and nftables beside those of a real kube-proxy.
 
 use std::collections::BTreeMap;
 
@@ -13,42 +13,69 @@ use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{FAMILIES, file, playable_rows, restore};
+use crate::{FAMILIES, export, file, playable_rows, restore};
+
+/// An API server with the objects of the conformance table, and nodes for a kube-proxy.
+struct World {
+    rig: Rig,
+    api: ApiOnLan,
+    servers: Servers,
+    directory: TempDir,
+}
+
+impl World {
+    fn start_or_skip(test: &str) -> Option<Self> {
+        if !lane::provides(test, &[Need::Root]) {
+            return None;
+        }
+        let directory = TempDir::new().unwrap();
+        let rig = Rig::new(RigConfig::CLUSTER).unwrap();
+        let start = || Servers::start_or_skip(test, directory.path());
+        let servers = control(&rig).namespace().run(start).unwrap()?;
+        let stage = Stage::new(&rig).unwrap();
+        let mut objects = stage.objects(&rig, &playable_rows());
+        objects.extend(sticky());
+        let api = ApiOnLan::start(&servers, control(&rig), directory.path()).unwrap();
+        let world = Self {
+            rig,
+            api,
+            servers,
+            directory,
+        };
+        world.kubectl(&["create", "-f", "-"], &objects);
+        objects.retain(|object| object.get("status").is_some());
+        world.kubectl(&["replace", "--subresource=status", "-f", "-"], &objects);
+        Some(world)
+    }
+
+    fn kubectl(&self, args: &[&str], objects: &[Value]) -> String {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
+        let run = || self.servers.kubectl_with_input(args, &list);
+        control(&self.rig).namespace().run(run).unwrap().unwrap()
+    }
+
+    /// What `read` finds on each node that a real kube-proxy in a mode has programmed. Afterwards nothing of it is left.
+    fn of_kube_proxy<T>(&self, mode: &str, read: impl Fn(&Node) -> T) -> Vec<T> {
+        let directory = self.directory.path();
+        let proxies = KubeProxies::start(mode, &self.rig, self.api.url(), directory).unwrap();
+        let found = self.rig.nodes().iter().map(read).collect();
+        proxies.clean_up(&self.rig).unwrap();
+        // What kube-proxy was told, with the API server's own Service.
+        let all = ["get", "nodes,services,endpointslices", "--output=json"];
+        std::fs::write(file(directory), self.kubectl(&all, &[])).unwrap();
+        found
+    }
+}
 
 #[test]
 fn rules_of_iptables_are_those_of_a_real_kube_proxy() {
     const NAME: &str = "rules_of_iptables_are_those_of_a_real_kube_proxy";
-    if !lane::provides(NAME, &[Need::Root]) {
-        return;
-    }
-    let directory = TempDir::new().unwrap();
-    let rig = Rig::new(RigConfig::CLUSTER).unwrap();
-    let start = || Servers::start_or_skip(NAME, directory.path());
-    let Some(servers) = control(&rig).namespace().run(start).unwrap() else {
+    let Some(world) = World::start_or_skip(NAME) else {
         return;
     };
-    let stage = Stage::new(&rig).unwrap();
-    let rows = playable_rows();
-    let mut objects = stage.objects(&rig, &rows);
-    objects.extend(sticky());
-    let kubectl = |args: &[&str], objects: &[Value]| {
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
-        let run = || servers.kubectl_with_input(args, &list);
-        control(&rig).namespace().run(run).unwrap().unwrap()
-    };
-    kubectl(&["create", "-f", "-"], &objects);
-    let mut with_status = objects;
-    with_status.retain(|object| object.get("status").is_some());
-    kubectl(
-        &["replace", "--subresource=status", "-f", "-"],
-        &with_status,
-    );
-    let api = ApiOnLan::start(&servers, control(&rig), directory.path()).unwrap();
-    let proxies = KubeProxies::start("iptables", &rig, &api, directory.path()).unwrap();
     let saved = |node: &Node| FAMILIES.map(|(_, _, save)| chains(&node.exec(&[save]).unwrap()));
-    let theirs: Vec<_> = rig.nodes().iter().map(saved).collect();
-    proxies.clean_up(&rig).unwrap();
-    for node in rig.nodes() {
+    let theirs = world.of_kube_proxy("iptables", saved);
+    for (number, node) in world.rig.nodes().iter().enumerate() {
         // The chain is kubelet's too: a cleanup leaves it and the jumps to it.
         for (program, chain) in ["iptables", "ip6tables"]
             .iter()
@@ -57,27 +84,89 @@ fn rules_of_iptables_are_those_of_a_real_kube_proxy() {
             let jump = [program, "-D", chain, "-j", "KUBE-FIREWALL"];
             node.exec(&jump).unwrap();
         }
-    }
-    // What kube-proxy was told, with the API server's own Service.
-    let all = ["get", "nodes,services,endpointslices", "--output=json"];
-    std::fs::write(file(directory.path()), kubectl(&all, &[])).unwrap();
-    for (number, node) in rig.nodes().iter().enumerate() {
-        restore(node, number, directory.path());
+        restore(node, number, world.directory.path());
         for (theirs, ours) in theirs[number].iter().zip(saved(node)) {
             let count: usize = theirs.values().map(Vec::len).sum();
             println!("kube-proxy has {count} rules");
             assert!(count > 500, "{theirs:#?}");
-            let only = |a: &Chains, b: &Chains| -> Chains {
-                let differs =
-                    |(name, rules): &(&String, &Vec<String>)| b.get(*name) != Some(*rules);
-                let differing = a.iter().filter(differs);
-                differing
-                    .map(|(name, rules)| (name.clone(), rules.clone()))
-                    .collect()
-            };
             assert_eq!(only(theirs, &ours), only(&ours, theirs), "node {number}");
         }
     }
+}
+
+#[test]
+fn tables_of_nft_are_those_of_a_real_kube_proxy() {
+    const NAME: &str = "tables_of_nft_are_those_of_a_real_kube_proxy";
+    if !lane::provides(NAME, &[Need::Root, Need::Nftables]) {
+        return;
+    }
+    let Some(world) = World::start_or_skip(NAME) else {
+        return;
+    };
+    let tables = |node: &Node| {
+        ["ip", "ip6"].map(|family| {
+            let listed = node.exec(&["nft", "list", "table", family, "kube-proxy"]);
+            objects(&listed.unwrap())
+        })
+    };
+    let theirs = world.of_kube_proxy("nftables", tables);
+    for (number, node) in world.rig.nodes().iter().enumerate() {
+        // A kube-proxy in this mode takes primary addresses by default.
+        let arguments = ["nft", "--kube-proxy", "--nodeport-addresses=primary"];
+        let text = export(node, number, world.directory.path(), &arguments);
+        // The second time it replaces what it made.
+        for _ in 0..2 {
+            let load = ["nft", "-f", "-"];
+            node.namespace().exec_with_input(&load, &text).unwrap();
+        }
+        for (theirs, ours) in theirs[number].iter().zip(tables(node)) {
+            let count: usize = theirs.values().map(Vec::len).sum();
+            println!("kube-proxy has {count} lines in {} objects", theirs.len());
+            assert!(count > 300, "{theirs:#?}");
+            assert_eq!(only(theirs, &ours), only(&ours, theirs), "node {number}");
+        }
+    }
+}
+
+/// Chains of one map that another has not, or with other rules.
+fn only(a: &Chains, b: &Chains) -> Chains {
+    let differing = a
+        .iter()
+        .filter(|(name, rules)| b.get(*name) != Some(*rules));
+    differing
+        .map(|(name, rules)| (name.clone(), rules.clone()))
+        .collect()
+}
+
+/// The chains, sets and maps of a listing of `nft`. Elements of sets and maps stand in any order. The agent does not know
+/// the networks of unallocated cluster IPs.
+fn objects(listed: &str) -> Chains {
+    let mut objects = Chains::new();
+    let mut of = String::new();
+    for line in listed.lines() {
+        let depth = line.len() - line.trim_start_matches('\t').len();
+        match (depth, line.trim()) {
+            (1, head) if head.ends_with('{') => of = head.trim_end_matches(" {").to_owned(),
+            (1, "}") | (0, _) => of.clear(),
+            (_, line) if !line.contains("Drop traffic to unallocated ClusterIPs") => {
+                objects.entry(of.clone()).or_default().push(line.to_owned());
+            }
+            _ => {}
+        }
+    }
+    for (name, lines) in &mut objects {
+        if name.starts_with("set ") || name.starts_with("map ") {
+            let text = lines.join(" ");
+            let (head, elements) = text.split_once("elements = {").unwrap_or((&text, ""));
+            let elements = elements.trim_end_matches(['}', ' ']).split(',');
+            let elements = elements.map(|element| element.trim().to_owned());
+            let mut sorted: Vec<String> = elements.filter(|e| !e.is_empty()).collect();
+            sorted.sort();
+            sorted.insert(0, head.trim().to_owned());
+            *lines = sorted;
+        }
+    }
+    objects
 }
 
 /// Rules by table and chain.

@@ -24,6 +24,8 @@ use tempfile::TempDir;
 
 /// Differences of kube-proxy's rules of iptables.
 const IPTABLES: &str = include_str!("../../conformance/kube-proxy-iptables.txt");
+/// Differences of kube-proxy's tables of nftables.
+const NFTABLES: &str = include_str!("../../conformance/kube-proxy-nftables.txt");
 /// Families, with the programs of each.
 const FAMILIES: [(&str, &str, &str); 2] = [
     ("ipv4", "iptables-restore", "iptables-save"),
@@ -112,20 +114,30 @@ fn rules_of_iptables_answer_as_a_kube_proxys() {
     }
     let exports = Exports::new();
     let stage = Stage::new(&exports.rig).unwrap();
-    // An endpoint elsewhere answers the asking pod directly: the connection hangs in each of these rows, as
-    // it does with kube-proxy.
+    let rows = rows_that_answer();
+    exports.put(&stage.objects(&exports.rig, &rows));
+    for (number, node) in exports.rig.nodes().iter().enumerate() {
+        restore(node, number, exports.directory.path());
+    }
+    differ_only_where_known("iptables", &stage, &rows, IPTABLES);
+}
+
+/// An endpoint elsewhere answers the asking pod directly: the connection hangs in each of the other rows, as it does with
+/// kube-proxy.
+fn rows_that_answer() -> Vec<Row> {
     let hangs = |row: &Row| {
         (row.kind, row.policy, row.source) == (Kind::NodePort, Policy::Local, Source::PodThere)
             && row.protocol != Protocol::Tcp
     };
     let mut rows = playable_rows();
     rows.retain(|row| !hangs(row));
-    exports.put(&stage.objects(&exports.rig, &rows));
-    for (number, node) in exports.rig.nodes().iter().enumerate() {
-        restore(node, number, exports.directory.path());
-    }
-    let known = KnownDifferences::parse(IPTABLES).unwrap();
-    let outcomes = stage.play(&rows, Patience::of_lane()).unwrap();
+    rows
+}
+
+/// Plays rows. Differences from our own answers are those of a list, all of them.
+fn differ_only_where_known(name: &str, stage: &Stage, rows: &[Row], list: &str) {
+    let known = KnownDifferences::parse(list).unwrap();
+    let outcomes = stage.play(rows, Patience::of_lane()).unwrap();
     let wrong: Vec<_> = outcomes.iter().filter(|o| !o.is_right()).collect();
     let differences: Vec<Difference> = wrong.iter().map(|o| (*o).into()).collect();
     let unexplained: Vec<_> = wrong
@@ -138,13 +150,30 @@ fn rules_of_iptables_answer_as_a_kube_proxys() {
         })
         .collect();
     println!(
-        "exported iptables: {} rows, {} known differences",
+        "exported {name}: {} rows, {} known differences",
         rows.len(),
         wrong.len() - unexplained.len()
     );
     assert!(unexplained.is_empty(), "{unexplained:#?}");
     let unused = known.unused(&differences);
     assert!(unused.is_empty(), "no longer different: {unused:#?}");
+}
+
+#[test]
+fn tables_of_kube_proxy_answer_as_its_own() {
+    if !lane::provides("export", &[Need::Root, Need::Nftables]) {
+        return;
+    }
+    let exports = Exports::new();
+    let stage = Stage::new(&exports.rig).unwrap();
+    let rows = rows_that_answer();
+    exports.put(&stage.objects(&exports.rig, &rows));
+    for (number, node) in exports.rig.nodes().iter().enumerate() {
+        let text = exports.export(number, &["nft", "--kube-proxy"]);
+        let load = ["nft", "-f", "-"];
+        node.namespace().exec_with_input(&load, &text).unwrap();
+    }
+    differ_only_where_known("nft --kube-proxy", &stage, &rows, NFTABLES);
 }
 
 /// An agent of a node that programs nftables from the file, once it is ready.

@@ -99,7 +99,7 @@ fn start_proxy(kubelets: &Kubelets, proxy: &Proxy) -> Option<(KubeProxies, ApiOn
     };
     let (rig, directory) = (&kubelets.rig, kubelets.directory());
     let api = ApiOnLan::start(kubelets.servers(), control(rig), directory).unwrap();
-    let proxies = KubeProxies::start(mode, rig, &api, directory).unwrap();
+    let proxies = KubeProxies::start(mode, rig, api.url(), directory).unwrap();
     Some((proxies, api))
 }
 

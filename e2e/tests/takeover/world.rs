@@ -175,7 +175,8 @@ impl World {
 
     /// kube-proxies on all nodes in a mode, each through with its first synchronization.
     pub(crate) fn start_proxies(&self, mode: &str) -> KubeProxies {
-        KubeProxies::start(mode, &self.cluster.rig, &self.api, self.directory.path()).unwrap()
+        let (rig, api) = (&self.cluster.rig, self.api.url());
+        KubeProxies::start(mode, rig, api, self.directory.path()).unwrap()
     }
 
     /// Waits until a takeover is complete on a node.

@@ -6,10 +6,15 @@ mod commands;
 pub mod env;
 mod iptables;
 mod ipvsadm;
+mod kube_proxy_nftables;
+mod port;
 mod steps;
+#[cfg(test)]
+mod testing;
 
 pub use iptables::{IptablesSettings, iptables};
 pub use ipvsadm::{ipvsadm, save, save_families};
+pub use kube_proxy_nftables::{NftablesSettings, kube_proxy_nftables};
 pub(crate) use steps::ObjectKind;
 pub use steps::{Action, StepLine, Totals, step_lines};
 

@@ -15,7 +15,7 @@ impl Writer<'_> {
     /// Rules of a list: each endpoint has its share of what the rules before it left.
     pub(super) fn list(&mut self, port: &Port<'_>, list: &[Destination], chain: &str) {
         let comment = |this: &Self, address: SocketAddr| {
-            this.endpoint_comment(&format!("{} -> {address}", port.names.port))
+            this.endpoint_comment(&format!("{} -> {address}", port.name))
         };
         if let Some(affinity) = port.record.affinity {
             let seconds = affinity.timeout_seconds;
@@ -48,7 +48,7 @@ impl Writer<'_> {
     pub(super) fn endpoints(&mut self, port: &Port<'_>) {
         let all = port.cluster.iter().chain(&port.local);
         let all: BTreeMap<_, _> = all.map(|d| (d.address.to_string(), d.address)).collect();
-        let comment = self.endpoint_comment(&port.names.port);
+        let comment = self.endpoint_comment(&port.name);
         for address in all.into_values() {
             let chain = port.names.endpoint(address);
             let itself = format!("-s {} -j {MARK_MASQ}", address.ip());
@@ -57,7 +57,7 @@ impl Writer<'_> {
                 Some(_) => format!("-m recent --name {chain} --set"),
                 None => String::new(),
             };
-            let protocol = port.names.protocol;
+            let protocol = port.protocol;
             let translate =
                 format!("-m {protocol} -p {protocol} -j DNAT --to-destination {address}");
             self.nat.rule(&chain, &[&comment, &remember, &translate]);

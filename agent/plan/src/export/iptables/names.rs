@@ -9,39 +9,28 @@
 use std::net::SocketAddr;
 
 use data_encoding::BASE32;
-use portolan_model::{Protocol, RecordKey};
+use portolan_model::RecordKey;
 use sha2::{Digest as _, Sha256};
+
+use super::super::port::{port_name, protocol};
 
 /// Length of the hash in a name: the kernel takes names of at most 28 bytes.
 const HASH_LEN: usize = 16;
 
-/// Names of one Service port.
+/// Names of one Service port's chains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
-    /// `namespace/service:port`, without the colon if the port has no name.
-    pub(super) port: String,
-    /// The protocol in lower case.
-    pub(super) protocol: &'static str,
+    /// What names of endpoints' chains begin from: the port's name and protocol.
+    port: String,
     hash: String,
 }
 
 impl Names {
     pub(super) fn new(key: &RecordKey) -> Self {
-        let mut port = format!("{}/{}", key.namespace, key.service);
-        if !key.port.is_empty() {
-            port.push(':');
-            port.push_str(&key.port);
-        }
-        let protocol = match key.protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        };
-        let hash = hash(&format!("{port}{protocol}"));
+        let port = format!("{}{}", port_name(key), protocol(key.protocol));
         Self {
+            hash: hash(&port),
             port,
-            protocol,
-            hash,
         }
     }
 
@@ -67,7 +56,7 @@ impl Names {
 
     /// Chain of one endpoint.
     pub(super) fn endpoint(&self, address: SocketAddr) -> String {
-        let hash = hash(&format!("{}{}{address}", self.port, self.protocol));
+        let hash = hash(&format!("{}{address}", self.port));
         format!("KUBE-SEP-{hash}")
     }
 }
@@ -80,6 +69,8 @@ fn hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use portolan_model::Protocol;
+
     use super::*;
 
     fn names(service: &str, port: &str, protocol: Protocol) -> Names {

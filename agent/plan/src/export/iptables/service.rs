@@ -4,126 +4,47 @@
 
 use std::net::IpAddr;
 
-use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Lists, Record};
+use portolan_model::{FrontendKind, Lists, Record};
 
+use super::super::port::{self, vip};
 use super::Writer;
 use super::names::Names;
 use super::shared::{EXTERNAL_SERVICES, MARK_MASQ, NODE_PORTS, PROXY_FIREWALL, SERVICES};
 
-/// A Service port in one family.
-pub(super) struct Port<'a> {
-    pub(super) record: &'a Record,
-    pub(super) names: Names,
-    frontends: Vec<&'a Frontend>,
-    /// The cluster-wide list, in kube-proxy's order; empty where no connection uses it.
-    pub(super) cluster: Vec<Destination>,
-    /// The node's own list; the same.
-    pub(super) local: Vec<Destination>,
-    /// Whether some node has an endpoint.
-    has_endpoints: bool,
-}
+/// A Service port with its chains.
+pub(super) type Port<'a> = port::Port<'a, Names>;
 
-impl<'a> Port<'a> {
-    /// `None` if no client can reach it by this family.
-    fn new(writer: &Writer<'_>, record: &'a Record) -> Option<Self> {
-        let family = writer.settings.family;
-        let frontends = record.frontends.iter();
-        let frontends: Vec<_> = frontends.filter(|f| f.family() == family).collect();
-        if frontends.is_empty() {
-            return None;
-        }
-        let list = |lists| {
-            let mut list = writer.table.list(record, family, lists);
-            list.retain(|destination| destination.weight > 0);
-            list.sort_by_key(|destination| destination.address.to_string());
-            list
-        };
-        let uses_cluster = |f: &&Frontend| f.lists == Lists::Cluster || f.has_short_circuit();
-        let cluster = match frontends.iter().any(uses_cluster) {
-            true => list(Lists::Cluster),
-            false => Vec::new(),
-        };
-        let local = match frontends.iter().any(|f| f.lists == Lists::Local) {
-            true => list(Lists::Local),
-            false => Vec::new(),
-        };
-        Some(Self {
-            has_endpoints: record.available.contains(family) || !cluster.is_empty(),
-            record,
-            names: Names::new(&record.key),
-            frontends,
-            cluster,
-            local,
-        })
-    }
-
-    fn of_kind(&self, kind: FrontendKind) -> impl Iterator<Item = &'a Frontend> {
-        let frontends = self.frontends.iter().copied();
-        frontends.filter(move |frontend| frontend.kind == kind)
-    }
-
-    fn external(&self) -> Option<&'a Frontend> {
-        let mut frontends = self.frontends.iter().copied();
-        frontends.find(|frontend| frontend.kind != FrontendKind::ClusterIp)
-    }
-
-    /// Whether a list that connections are limited to has an endpoint.
-    fn has_any(&self, lists: Lists) -> bool {
-        match lists {
-            Lists::Cluster => self.has_endpoints,
-            Lists::Local => !self.local.is_empty(),
-        }
-    }
-
-    /// The chain of a list.
-    fn chain(&self, lists: Lists) -> String {
-        match lists {
-            Lists::Cluster => self.names.cluster(),
-            Lists::Local => self.names.local(),
-        }
-    }
-
-    /// Match of connections to an address and port.
-    fn to(&self, address: IpAddr, port: u16) -> String {
-        let protocol = self.names.protocol;
-        format!("-m {protocol} -p {protocol} -d {address} --dport {port}")
-    }
-
-    /// Match of connections to a port.
-    fn to_port(&self, port: u16) -> String {
-        let protocol = self.names.protocol;
-        format!("-m {protocol} -p {protocol} --dport {port}")
-    }
-
-    /// The permitted sources of balancer IPs.
-    fn ranges(&self) -> &'a [ipnet::IpNet] {
-        let mut balancers = self.of_kind(FrontendKind::LoadBalancer);
-        let restricted = balancers.find(|frontend| !frontend.source_ranges.is_empty());
-        restricted.map_or(&[], |frontend| &frontend.source_ranges)
-    }
-
-    /// What becomes of connections that no endpoint of their list can serve, and the reason.
-    fn unserved(&self) -> (&'static str, String) {
-        match self.has_endpoints {
-            false => ("-j REJECT", format!("{} has no endpoints", self.names.port)),
-            true => (
-                "-j DROP",
-                format!("{} has no local endpoints", self.names.port),
-            ),
-        }
+/// The chain of a list.
+fn chain(port: &Port<'_>, lists: Lists) -> String {
+    match lists {
+        Lists::Cluster => port.names.cluster(),
+        Lists::Local => port.names.local(),
     }
 }
 
-fn vip(frontend: &Frontend) -> Option<IpAddr> {
-    match frontend.address {
-        FrontendAddress::Vip(ip) => Some(ip),
-        _ => None,
+/// Match of connections to an address and port.
+fn to(port: &Port<'_>, address: IpAddr, number: u16) -> String {
+    let protocol = port.protocol;
+    format!("-m {protocol} -p {protocol} -d {address} --dport {number}")
+}
+
+/// Match of connections to a port.
+fn to_port(port: &Port<'_>, number: u16) -> String {
+    let protocol = port.protocol;
+    format!("-m {protocol} -p {protocol} --dport {number}")
+}
+
+/// What becomes of connections that no endpoint of their list can serve, and the reason.
+fn unserved(port: &Port<'_>) -> (&'static str, String) {
+    match port.has_endpoints {
+        false => ("-j REJECT", format!("{} has no endpoints", port.name)),
+        true => ("-j DROP", format!("{} has no local endpoints", port.name)),
     }
 }
 
 impl Writer<'_> {
     pub(super) fn service(&mut self, record: &Record) {
-        let Some(port) = Port::new(self, record) else {
+        let Some(port) = Port::new(self.table, self.settings.family, record, Names::new) else {
             return;
         };
         self.cluster_ips(&port);
@@ -131,7 +52,7 @@ impl Writer<'_> {
         self.balancer_ips(&port);
         self.node_ports(&port);
         if let Some(health) = record.health_check_port {
-            let text = format!("{} health check node port", port.names.port);
+            let text = format!("{} health check node port", port.name);
             let to = format!("-m tcp -p tcp --dport {health}");
             let comment = self.comment(&text);
             self.filter.rule(NODE_PORTS, &[&comment, &to, "-j ACCEPT"]);
@@ -146,13 +67,13 @@ impl Writer<'_> {
     fn cluster_ips(&mut self, port: &Port<'_>) {
         for frontend in port.of_kind(FrontendKind::ClusterIp) {
             let Some(ip) = vip(frontend) else { continue };
-            let to = port.to(ip, frontend.port);
+            let to = to(port, ip, frontend.port);
             if !port.has_any(frontend.lists) {
                 self.unserved(port, SERVICES, &to);
                 continue;
             }
-            let comment = self.comment(&format!("{} cluster IP", port.names.port));
-            let chain = port.chain(frontend.lists);
+            let comment = self.comment(&format!("{} cluster IP", port.name));
+            let chain = chain(port, frontend.lists);
             let jump = format!("-j {chain}");
             self.nat.rule(SERVICES, &[&comment, &to, &jump]);
             let masquerade = format!("-j {MARK_MASQ}");
@@ -169,9 +90,9 @@ impl Writer<'_> {
     fn external_ips(&mut self, port: &Port<'_>) {
         for frontend in port.of_kind(FrontendKind::ExternalIp) {
             let Some(ip) = vip(frontend) else { continue };
-            let to = port.to(ip, frontend.port);
+            let to = to(port, ip, frontend.port);
             if port.has_endpoints {
-                let comment = self.comment(&format!("{} external IP", port.names.port));
+                let comment = self.comment(&format!("{} external IP", port.name));
                 let jump = format!("-j {}", port.names.external());
                 self.nat.rule(SERVICES, &[&comment, &to, &jump]);
             }
@@ -185,9 +106,9 @@ impl Writer<'_> {
         let is_restricted = !port.ranges().is_empty() && port.has_endpoints;
         for frontend in port.of_kind(FrontendKind::LoadBalancer) {
             let Some(ip) = vip(frontend) else { continue };
-            let to = port.to(ip, frontend.port);
+            let to = to(port, ip, frontend.port);
             if port.has_endpoints {
-                let comment = self.comment(&format!("{} loadbalancer IP", port.names.port));
+                let comment = self.comment(&format!("{} loadbalancer IP", port.name));
                 let chain = match is_restricted {
                     true => port.names.firewall(),
                     false => port.names.external(),
@@ -196,7 +117,7 @@ impl Writer<'_> {
                 self.nat.rule(SERVICES, &[&comment, &to, &jump]);
             }
             if is_restricted {
-                let (name, chain) = (&port.names.port, port.names.firewall());
+                let (name, chain) = (&port.name, port.names.firewall());
                 let comment = self.comment(&format!("{name} traffic not accepted by {chain}"));
                 self.filter
                     .rule(PROXY_FIREWALL, &[&comment, &to, "-j DROP"]);
@@ -209,9 +130,9 @@ impl Writer<'_> {
 
     fn node_ports(&mut self, port: &Port<'_>) {
         for frontend in port.of_kind(FrontendKind::NodePort) {
-            let to = port.to_port(frontend.port);
+            let to = to_port(port, frontend.port);
             if port.has_endpoints {
-                let comment = self.comment(&port.names.port);
+                let comment = self.comment(&port.name);
                 let jump = format!("-j {}", port.names.external());
                 self.nat.rule(NODE_PORTS, &[&comment, &to, &jump]);
             }
@@ -223,7 +144,7 @@ impl Writer<'_> {
     }
 
     fn unserved(&mut self, port: &Port<'_>, chain: &str, to: &str) {
-        let (target, reason) = port.unserved();
+        let (target, reason) = unserved(port);
         let comment = self.comment(&reason);
         self.filter.rule(chain, &[&comment, to, target]);
     }
@@ -232,7 +153,7 @@ impl Writer<'_> {
         let Some(frontend) = port.external().filter(|_| port.has_endpoints) else {
             return;
         };
-        let (chain, name) = (port.names.external(), &port.names.port);
+        let (chain, name) = (port.names.external(), &port.name);
         let masquerade = format!("-j {MARK_MASQ}");
         if frontend.lists == Lists::Cluster {
             let text = format!("masquerade traffic for {name} external destinations");
@@ -259,12 +180,8 @@ impl Writer<'_> {
                 self.nat.rule(&chain, &[&comment, node, jump]);
             }
         }
-        let is_there = match frontend.lists {
-            Lists::Cluster => !port.cluster.is_empty(),
-            Lists::Local => !port.local.is_empty(),
-        };
-        if is_there {
-            let jump = format!("-j {}", port.chain(frontend.lists));
+        if !port.list(frontend.lists).is_empty() {
+            let jump = format!("-j {}", self::chain(port, frontend.lists));
             self.nat.rule(&chain, &[&jump]);
         }
     }
@@ -274,21 +191,16 @@ impl Writer<'_> {
         if ranges.is_empty() || !port.has_endpoints {
             return;
         }
-        let (chain, name) = (port.names.firewall(), &port.names.port);
+        let (chain, name) = (port.names.firewall(), &port.name);
         let comment = self.comment(&format!("{name} loadbalancer IP"));
         let jump = format!("-j {}", port.names.external());
         for range in ranges {
             self.nat
                 .rule(&chain, &[&comment, &format!("-s {range}"), &jump]);
         }
-        // The node's own connections to a balancer IP that it has as an address come from that address.
-        let node = self.settings.node_ip;
-        let is_permitted = node.is_some_and(|ip| ranges.iter().any(|range| range.contains(&ip)));
-        if is_permitted {
-            for ip in port.of_kind(FrontendKind::LoadBalancer).filter_map(vip) {
-                self.nat
-                    .rule(&chain, &[&comment, &format!("-s {ip}"), &jump]);
-            }
+        for ip in port.permitted_balancers(self.settings.node_ip) {
+            self.nat
+                .rule(&chain, &[&comment, &format!("-s {ip}"), &jump]);
         }
         let text = format!("other traffic to {name} will be dropped by {PROXY_FIREWALL}");
         let comment = self.comment(&text);
