@@ -19,7 +19,7 @@ use std::sync::Arc;
 use portolan_model::Family;
 
 use crate::Errno;
-use crate::socket::{Bus, Socket, SocketError};
+use crate::socket::{Batch, Bus, Socket, SocketError};
 use crate::wire::{Malformed, Writer};
 
 pub use changes::Changes;
@@ -259,18 +259,29 @@ impl Nftables {
         self.transact(family, table, requests, None, false)
     }
 
-    fn transact(
+    /// The bytes of a transaction, which is not sent.
+    ///
+    /// # Errors
+    /// If it is larger than the kernel takes.
+    pub fn encode(
+        &mut self,
+        family: Family,
+        table: &str,
+        requests: &[Request],
+    ) -> Result<Vec<u8>, SocketError> {
+        let (batch, _) = self.batch(family, table, requests, None, true)?;
+        Ok(batch.into_bytes())
+    }
+
+    /// A transaction, and the request of each of its messages; the first message begins it.
+    fn batch(
         &mut self,
         family: Family,
         table: &str,
         requests: &[Request],
         generation: Option<u32>,
         is_final: bool,
-    ) -> Result<(), CommitError> {
-        if requests.is_empty() {
-            return Ok(());
-        }
-        // The request of each message; the first is that which begins the batch.
+    ) -> Result<(Batch<'_>, Vec<Option<usize>>), SocketError> {
         let mut of_message = vec![None];
         let mut batch = self.socket.atomic_batch();
         batch.push(BATCH_BEGIN, 0, |writer| {
@@ -290,6 +301,21 @@ impl Nftables {
         if is_final {
             batch.push(BATCH_END, 0, |writer| writer.raw(&batch_header()))?;
         }
+        Ok((batch, of_message))
+    }
+
+    fn transact(
+        &mut self,
+        family: Family,
+        table: &str,
+        requests: &[Request],
+        generation: Option<u32>,
+        is_final: bool,
+    ) -> Result<(), CommitError> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let (batch, of_message) = self.batch(family, table, requests, generation, is_final)?;
         let refused = batch.finish()?;
         let mut by_request = Vec::new();
         for refused in refused {

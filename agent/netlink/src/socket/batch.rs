@@ -106,6 +106,11 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
+    /// The bytes of a batch of which nothing is sent.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.writer.as_bytes().to_vec()
+    }
+
     /// Counts a request that is not sent.
     pub(crate) fn skip(&mut self) {
         self.socket.next_sequence();

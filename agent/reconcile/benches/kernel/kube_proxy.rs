@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! A real kube-proxy in IPVS mode, from its start to its last programmed service. It gets the same
-//! objects from an otherwise idle API server.
+//! A real kube-proxy, from its start to its last programmed service. It gets the same objects from an otherwise idle
+//! API server.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,22 @@ const PATIENCE: Duration = Duration::from_secs(150);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 const NODE_NAME: &str = "node-a";
 
+/// Runs kube-proxy in IPVS mode.
 pub(crate) fn run(load: Load) -> Result<()> {
+    let expected = (load.services, load.services * load.endpoints);
+    let ipvs = Ipvs::open()?;
+    measure(load, "ipvs", move || {
+        let mut found = (0, 0);
+        let seen = ipvs.glance(|_, server| {
+            found.0 += 1;
+            found.1 += server.real_servers;
+        });
+        seen.is_ok() && found == expected
+    })
+}
+
+/// Runs kube-proxy in a mode until it has programmed all services.
+pub(crate) fn measure(load: Load, mode: &str, mut is_done: impl FnMut() -> bool) -> Result<()> {
     let Ok(program) = std::env::var("PORTOLAN_KUBE_PROXY") else {
         return Ok(());
     };
@@ -32,7 +47,8 @@ pub(crate) fn run(load: Load) -> Result<()> {
     let start = Instant::now();
     let mut child = Killed(
         Command::new(program)
-            .args([master.as_str(), "--proxy-mode=ipvs", "--oom-score-adj=0"])
+            .args([master.as_str(), "--oom-score-adj=0"])
+            .arg(format!("--proxy-mode={mode}"))
             .arg(format!("--hostname-override={NODE_NAME}"))
             .args([
                 "--cluster-cidr=10.128.0.0/9",
@@ -44,8 +60,6 @@ pub(crate) fn run(load: Load) -> Result<()> {
             .stderr(Stdio::null())
             .spawn()?,
     );
-    let expected = (load.services, load.services * load.endpoints);
-    let ipvs = Ipvs::open()?;
     let mut looked = Instant::now();
     let running = wait_for("kube-proxy's virtual servers", PATIENCE, || {
         if !matches!(child.0.try_wait(), Ok(None)) {
@@ -55,12 +69,7 @@ pub(crate) fn run(load: Load) -> Result<()> {
             return None;
         }
         looked = Instant::now();
-        let mut found = (0, 0);
-        let seen = ipvs.glance(|_, server| {
-            found.0 += 1;
-            found.1 += server.real_servers;
-        });
-        (seen.is_ok() && found == expected).then_some(true)
+        is_done().then_some(true)
     })?;
     ensure!(running, "kube-proxy ended");
     say("start", milliseconds(start));

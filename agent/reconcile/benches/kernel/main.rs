@@ -17,6 +17,7 @@
 mod encode;
 mod kube_proxy;
 mod load;
+mod nft;
 mod others;
 mod product;
 mod summary;
@@ -43,8 +44,9 @@ const SMALL: Load = Load {
     endpoints: 10,
 };
 
-/// The measurements, each run in a child process.
-const WAYS: [&str; 9] = [
+/// The measurements, each run in a child process. Those that begin with `nft` and `kube-proxy-nft` need a kernel with
+/// nftables, the others one with IPVS.
+const WAYS: [&str; 14] = [
     "floor",
     "cold",
     "one",
@@ -54,14 +56,36 @@ const WAYS: [&str; 9] = [
     "small",
     "phases",
     "kube-proxy",
+    "nft-floor",
+    "nft-cold",
+    "nft",
+    "nft-small",
+    "kube-proxy-nft",
 ];
+
+/// Whether a measurement is one of nftables.
+fn is_of_nftables(way: &str) -> bool {
+    way.contains("nft")
+}
 
 fn main() -> Result<()> {
     let way = std::env::args().nth(1);
     match way.filter(|way| WAYS.contains(&way.as_str())) {
         Some(way) => measure(&way),
-        None if provides("bench-agent", &[Need::Root, Need::Ipvs]) => summary::run(),
-        None => Ok(()),
+        None => {
+            let ways = [(Need::Ipvs, false), (Need::Nftables, true)];
+            let ways = ways.map(|(need, of_nftables)| {
+                let name = if of_nftables {
+                    "bench-agent (nftables)"
+                } else {
+                    "bench-agent"
+                };
+                let can_run = provides(name, &[Need::Root, need]);
+                (of_nftables, can_run)
+            });
+            let can_run = |way: &str| ways.contains(&(is_of_nftables(way), true));
+            summary::run(can_run)
+        }
     }
 }
 
@@ -77,9 +101,15 @@ fn run_way(way: &str) -> Result<String> {
 
 /// Sets up a node's network and runs the measurement. Called in the child.
 fn measure(way: &str) -> Result<()> {
+    // A kernel without IPVS may have no dummy device either.
+    let kind = if is_of_nftables(way) {
+        "bridge"
+    } else {
+        "dummy"
+    };
     for command in [
         "ip link set lo up".to_owned(),
-        "ip link add node0 type dummy".to_owned(),
+        format!("ip link add node0 type {kind}"),
         format!("ip address add {NODE}/24 dev node0"),
         "ip link set node0 up".to_owned(),
     ] {
@@ -94,6 +124,11 @@ fn measure(way: &str) -> Result<()> {
         "small" => product::run(SMALL),
         "phases" => product::phases(LARGE),
         "kube-proxy" => kube_proxy::run(LARGE),
+        "nft-floor" => nft::floor(LARGE),
+        "nft-cold" => nft::cold(LARGE),
+        "nft" => nft::run(LARGE),
+        "nft-small" => nft::run(SMALL),
+        "kube-proxy-nft" => nft::kube_proxy(LARGE),
         _ => product::run(LARGE),
     }
 }

@@ -29,7 +29,7 @@ type Product = Reconciler<Kernel>;
 
 /// Runs the work on a worker, as the agent does: a blocking call hands over the worker's other
 /// tasks.
-fn on_worker(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
+pub(crate) fn on_worker(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.enable_all().build()?;
     runtime.block_on(async { tokio::spawn(work).await? })

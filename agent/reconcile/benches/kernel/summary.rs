@@ -11,7 +11,7 @@ use crate::{WAYS, run_way};
 
 /// Measurements of about a second, which alternate. The first turn, in which the guest loads
 /// modules and programs, does not count.
-const IN_TURN: [&str; 2] = ["floor", "cold"];
+const IN_TURN: [&str; 4] = ["floor", "cold", "nft-floor", "nft-cold"];
 const TURNS: u32 = 5;
 
 /// Measured values by measurement and name, one for each repetition.
@@ -42,6 +42,7 @@ impl Values {
     /// Prints a value of a measurement.
     fn one(&self, way: &str, name: &str, unit: &str, goal: Option<Goal>) {
         if let Some(value) = self.get(way, name) {
+            let way = way.replace('-', "_");
             figure(&format!("agent_{way}_{name}"), value, unit, goal);
         }
     }
@@ -54,13 +55,15 @@ impl Values {
     }
 }
 
-pub(crate) fn run() -> Result<()> {
+/// Runs the measurements that this kernel can run.
+pub(crate) fn run(can_run: impl Fn(&str) -> bool) -> Result<()> {
     let wanted = std::env::var("PORTOLAN_BENCH_WAYS").unwrap_or_default();
     let is_wanted =
         |way: &&str| wanted.is_empty() || wanted.split(',').any(|wanted| wanted == *way);
     let (quick, slow): (Vec<_>, Vec<_>) = WAYS
         .into_iter()
         .filter(is_wanted)
+        .filter(|way| can_run(way))
         .partition(|way| IN_TURN.contains(way));
     let mut values = Values::default();
     for turn in 0..=TURNS {
@@ -119,6 +122,40 @@ fn say(values: &Values) {
     );
     say_one_endpoint(values);
     say_product(values);
+    say_nftables(values);
+}
+
+fn say_nftables(values: &Values) {
+    values.one("nft-floor", "mebibytes", "MiB", None);
+    for way in ["nft-floor", "nft-cold"] {
+        values.one(way, "cold", "ms", None);
+    }
+    let ratio = |says, of, to, goal| values.ratio(says, of, to, goal);
+    let (cold, floor) = (("nft-cold", "cold"), ("nft-floor", "cold"));
+    ratio("agent_nft_cold_to_floor", cold, floor, Goal::AtMost(2.0));
+    for way in ["nft-small", "nft"] {
+        values.one(way, "endpoint", "us", None);
+        let goal = Goal::AtMost(25.0);
+        values.one(way, "endpoint_kernel", "us", Some(goal));
+    }
+    let (large, small) = (("nft", "endpoint"), ("nft-small", "endpoint"));
+    ratio(
+        "agent_nft_endpoint_10000_to_100",
+        large,
+        small,
+        Goal::AtMost(1.5),
+    );
+    values.one("nft", "rss", "MiB", Some(Goal::AtMost(60.0)));
+    values.one("nft", "start", "ms", None);
+    values.one("kube-proxy-nft", "start", "ms", None);
+    values.one("kube-proxy-nft", "rss", "MiB", None);
+    let (theirs, ours) = (("kube-proxy-nft", "start"), ("nft", "start"));
+    ratio(
+        "agent_kube_proxy_nft_start_to_start",
+        theirs,
+        ours,
+        Goal::AtLeast(40.0),
+    );
 }
 
 fn say_one_endpoint(values: &Values) {

@@ -58,6 +58,11 @@ impl Wire {
         self.acknowledged(&barrier.bytes)
     }
 
+    /// Sends a transaction, of which one message asks for an acknowledgement, and waits for that.
+    pub(crate) fn transaction(&mut self, bytes: &[u8]) -> Result<()> {
+        self.acknowledged(bytes)
+    }
+
     /// Sends one message at a time and waits for its acknowledgement.
     pub(crate) fn one_by_one(&mut self, pack: &mut Pack) -> Result<()> {
         let mut from = 0;
