@@ -36,17 +36,7 @@ pub fn desire(
     node: &NodeInfo,
     observed: Option<&TableContent>,
 ) -> Desired {
-    let none = Elements::new();
-    let slots = |map: &str| {
-        let found = observed.and_then(|content| content.sets.get(map));
-        found.map_or(&none, |(_, elements)| elements)
-    };
-    let mut builder = Builder {
-        family,
-        slots: [slots(ENDPOINTS), slots(LOCAL_ENDPOINTS)],
-        needs: Needs::default(),
-        sets: BTreeMap::new(),
-    };
+    let mut builder = Builder::new(family, observed);
     for name in observed.iter().flat_map(|content| content.chains.keys()) {
         builder.needs.add_chain(name);
     }
@@ -55,7 +45,7 @@ pub fn desire(
     for (key, way) in of_family_ways {
         builder.way(key, way);
     }
-    for hairpin in ways.hairpins.iter().filter(|h| of_family(h.0.address)) {
+    for hairpin in ways.hairpins.keys().filter(|h| of_family(h.0.address)) {
         builder.add(HAIRPIN, hairpin_key(&hairpin.0), Value::Present);
     }
     let Builder {
@@ -94,20 +84,35 @@ pub fn everything(family: Family, config: &Config, node: &NodeInfo) -> TableCont
     }
 }
 
-struct Builder<'a> {
+/// Collects the elements of ways.
+pub(crate) struct Builder<'a> {
     family: Family,
     /// Observed slots of lists, and of lists for connections from outside.
-    slots: [&'a Elements; 2],
+    slots: [Option<&'a Elements>; 2],
     needs: Needs,
-    sets: BTreeMap<&'static str, Elements>,
+    /// The elements of each set.
+    pub(crate) sets: BTreeMap<&'static str, Elements>,
 }
 
-impl Builder<'_> {
-    fn add(&mut self, set: &'static str, key: Key, value: Value) {
+impl<'a> Builder<'a> {
+    pub(crate) fn new(family: Family, observed: Option<&'a TableContent>) -> Self {
+        let slots = |map: &str| {
+            let found = observed.and_then(|content| content.sets.get(map));
+            found.map(|(_, elements)| elements)
+        };
+        Self {
+            family,
+            slots: [slots(ENDPOINTS), slots(LOCAL_ENDPOINTS)],
+            needs: Needs::default(),
+            sets: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, set: &'static str, key: Key, value: Value) {
         self.sets.entry(set).or_default().insert(key, value);
     }
 
-    fn way(&mut self, key: &WayKey, way: &Way) {
+    pub(crate) fn way(&mut self, key: &WayKey, way: &Way) {
         let inside = self.list(key, way, &way.inside, false);
         self.add(SERVICES, way_key(key), Value::Verdict(inside));
         if let Some(list) = &way.outside {
@@ -168,12 +173,12 @@ impl Builder<'_> {
         destinations: &[Destination],
         is_outside: bool,
     ) -> Vec<SocketAddr> {
-        let observed = self.slots[usize::from(is_outside)];
         let way = way_key(key);
-        let from = observed.range::<[u8], _>((
-            std::ops::Bound::Included(&*slot_key(key, 0)),
-            std::ops::Bound::Unbounded,
-        ));
+        let observed = self.slots[usize::from(is_outside)].into_iter();
+        let from = observed.flat_map(|elements| {
+            elements
+                .range::<[u8], _>((std::ops::Bound::Included(&*way), std::ops::Bound::Unbounded))
+        });
         let of_way = from.take_while(|(slot, _)| slot.starts_with(&way));
         let before = of_way.filter_map(|(slot, value)| {
             let number = slot.get(way.len()..)?.first_chunk().copied()?;

@@ -128,22 +128,14 @@ impl Plan {
             }
             let there = observed.sets.get(name).map_or(&none, |(_, there)| there);
             let is_shared = [CLUSTER_IPS, HAIRPIN].contains(&&**name);
-            let (deleted, added) = difference(there, wanted);
-            let (deleted, added) = match surplus {
-                Surplus::Delete => (deleted, added),
+            match surplus {
+                Surplus::Delete => change_elements(name, there, wanted, &mut self.requests),
                 Surplus::Keep => {
                     let is_new = |key: &Key| is_shared || !is_of_way(key, &held);
-                    let added = added.into_iter().filter(|(key, _)| is_new(key)).collect();
-                    (Vec::new(), added)
+                    let (_, mut added) = difference(there, wanted);
+                    added.retain(|(key, _)| is_new(key));
+                    push_elements(name, Vec::new(), added, &mut self.requests);
                 }
-            };
-            if !deleted.is_empty() {
-                self.requests
-                    .push(Request::DelElements(Arc::clone(name), deleted));
-            }
-            if !added.is_empty() {
-                self.requests
-                    .push(Request::AddElements(Arc::clone(name), added));
             }
         }
     }
@@ -166,6 +158,26 @@ impl Plan {
         for name in sets.filter(|name| !desired.sets.contains_key(*name)) {
             self.requests.push(Request::DelSet(Arc::clone(name)));
         }
+    }
+}
+
+/// Adds the requests that change elements of a set from what is there to what is wanted.
+pub(crate) fn change_elements(
+    set: &Arc<str>,
+    there: &Elements,
+    wanted: &Elements,
+    requests: &mut Vec<Request>,
+) {
+    let (deleted, added) = difference(there, wanted);
+    push_elements(set, deleted, added, requests);
+}
+
+fn push_elements(set: &Arc<str>, deleted: Pairs, added: Pairs, requests: &mut Vec<Request>) {
+    if !deleted.is_empty() {
+        requests.push(Request::DelElements(Arc::clone(set), deleted));
+    }
+    if !added.is_empty() {
+        requests.push(Request::AddElements(Arc::clone(set), added));
     }
 }
 

@@ -2,7 +2,7 @@
 
 //! What the node answers for: addresses, protocols and ports, and what becomes of their connections.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -112,8 +112,8 @@ impl Refused {
 pub struct Ways {
     /// The ways.
     pub ways: BTreeMap<WayKey, Way>,
-    /// The endpoints of this node.
-    pub hairpins: BTreeSet<Hairpin>,
+    /// The endpoints of this node, and how many times records have each.
+    pub hairpins: BTreeMap<Hairpin, u32>,
     /// What is left out. The first record, in order of keys, has a way.
     pub refused: Vec<Refused>,
 }
@@ -124,25 +124,66 @@ impl Ways {
     pub fn new(table: &NodeTable, facts: &NodeFacts) -> Self {
         let mut this = Self::default();
         for record in table.records.values() {
-            if record.balancing.is_some() {
-                let record = record.key.clone();
-                this.refused.push(Refused::Balanced { record });
-                continue;
-            }
-            for frontend in &record.frontends {
-                this.frontend(table, facts, record, frontend);
-            }
-            let own = table.lists.get(&record.key).into_iter();
-            for socket in own.flat_map(|lists| &lists.own) {
-                let key = WayKey {
-                    address: socket.ip(),
-                    protocol: record.key.protocol,
-                    port: socket.port(),
-                };
-                this.hairpins.insert(Hairpin(key));
-            }
+            this.add(table, facts, record);
         }
         this
+    }
+
+    /// Adds what a record has.
+    pub(crate) fn add(&mut self, table: &NodeTable, facts: &NodeFacts, record: &Arc<Record>) {
+        if record.balancing.is_some() {
+            let record = record.key.clone();
+            self.refused.push(Refused::Balanced { record });
+            return;
+        }
+        for frontend in &record.frontends {
+            self.frontend(table, facts, record, frontend);
+        }
+        for hairpin in Self::hairpins_of(table, record) {
+            *self.hairpins.entry(hairpin).or_default() += 1;
+        }
+    }
+
+    /// The ways that a record asks for.
+    pub(crate) fn keys(record: &Record, facts: &NodeFacts) -> impl Iterator<Item = WayKey> {
+        let frontends = match record.balancing {
+            None => &record.frontends[..],
+            Some(_) => &[],
+        };
+        let protocol = record.key.protocol;
+        frontends.iter().flat_map(move |frontend| {
+            let addresses = addresses(facts, frontend).into_iter();
+            addresses.map(move |address| WayKey {
+                address,
+                protocol,
+                port: frontend.port,
+            })
+        })
+    }
+
+    /// The endpoints of this node that a record has.
+    pub(crate) fn hairpins_of(table: &NodeTable, record: &Record) -> impl Iterator<Item = Hairpin> {
+        let own = table.lists.get(&record.key);
+        let own = own.filter(|_| record.balancing.is_none()).into_iter();
+        let protocol = record.key.protocol;
+        own.flat_map(|lists| &lists.own).map(move |socket| {
+            Hairpin(WayKey {
+                address: socket.ip(),
+                protocol,
+                port: socket.port(),
+            })
+        })
+    }
+
+    /// The ways of an address.
+    pub(crate) fn ways_of_address(&self, address: IpAddr) -> impl Iterator<Item = (&WayKey, &Way)> {
+        let first = WayKey {
+            address,
+            protocol: Protocol::Tcp,
+            port: 0,
+        };
+        let from = self.ways.range(first..);
+        from.take_while(move |(key, _)| key.address == address)
     }
 
     fn frontend(

@@ -12,8 +12,8 @@ use portolan_dataplane::{DataplaneError, Flow, Kernel, KubeProxyRules, NftablesK
 use portolan_model::{Families, Family, NodeInfo, NodeTable};
 use portolan_netlink::nftables::{CommitError, Request, TableContent, Value};
 use portolan_nftables::{
-    AFFINITY, Lacking, List, Surplus, TABLE, Ways, advance, affinity_of, changes_udp,
-    deletes_endpoints, desire, everything, numbers, plan, unmark,
+    AFFINITY, Lacking, List, Surplus, TABLE, Touched, Ways, advance, affinity_of, changes_udp,
+    deletes_endpoints, desire, everything, numbers, plan, plan_touched, unmark,
 };
 use portolan_plan::host::Host;
 use portolan_plan::{Config, NodeFacts};
@@ -47,6 +47,8 @@ pub struct NftablesReconciler {
     /// Our tables as they were before others may have changed them, to count what others changed.
     forgotten: Option<Observed>,
     ways: Ways,
+    /// The table that the ways and the observed tables are of, if nothing else is in these.
+    followed: Option<Arc<NodeTable>>,
     /// Whether others made changes while we made one, which nobody tells us.
     is_doubtful: bool,
     /// Families whose UDP flows may be stale.
@@ -72,6 +74,7 @@ impl NftablesReconciler {
             observed: None,
             forgotten: None,
             ways: Ways::default(),
+            followed: None,
             is_doubtful: false,
             flows_due: due,
             clients_due: due,
@@ -97,6 +100,8 @@ impl NftablesReconciler {
         let progress = former.retire(Instant::now()).await?;
         if progress == Retirement::Done {
             self.former = None;
+            // Rules no longer respect its marks.
+            self.followed = None;
         }
         Ok(progress)
     }
@@ -169,6 +174,7 @@ impl NftablesReconciler {
     pub fn forget(&mut self) {
         self.forgotten = self.observed.take().or(self.forgotten.take());
         self.facts = None;
+        self.followed = None;
     }
 
     /// Checks cheaply whether anybody has changed a table, and compares ours if so. Returns the first
@@ -227,7 +233,9 @@ impl NftablesReconciler {
     /// If they cannot be read. The next reconciliation reads them then.
     pub async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
         let before = self.facts.take();
+        let followed = self.followed.take();
         self.facts = Some(self.kernel.facts().await?);
+        self.followed = followed.filter(|_| before == self.facts);
         Ok(before.is_some() && before != self.facts)
     }
 
@@ -247,7 +255,7 @@ impl NftablesReconciler {
             None => self.kernel.facts().await?,
         };
         let is_full = self.observed.is_none();
-        self.ways = Ways::new(table, &facts);
+        let touched = self.follow(table, &facts, surplus);
         self.facts = Some(facts);
         let refused = self.ways.refused.iter();
         let mut outcome = Outcome {
@@ -259,7 +267,8 @@ impl NftablesReconciler {
         };
         let families: Vec<_> = self.config.families.iter().copied().collect();
         for family in families {
-            if let Err(error) = self.family(family, table, surplus, &mut outcome)? {
+            let programmed = self.family(family, table, surplus, touched.as_ref(), &mut outcome);
+            if let Err(error) = programmed? {
                 outcome.errors.push((None, format!("{family}: {error}")));
                 outcome.broken.insert(family);
                 outcome.again = true;
@@ -267,8 +276,28 @@ impl NftablesReconciler {
             }
         }
         self.forgotten = None;
+        let is_complete = surplus == Surplus::Delete && self.observed.is_some();
+        self.followed = is_complete.then(|| Arc::clone(table));
         outcome.duration = start.elapsed();
         Ok(outcome)
+    }
+
+    /// Computes the ways of a table: from the one that is followed, which touches some of them, or anew.
+    fn follow(
+        &mut self,
+        table: &Arc<NodeTable>,
+        facts: &NodeFacts,
+        surplus: Surplus,
+    ) -> Option<Touched> {
+        let from = self.followed.take().filter(|_| {
+            // While an IPVS dataplane retires, rules change with what is left of it.
+            surplus == Surplus::Delete && self.observed.is_some() && self.former.is_none()
+        });
+        let touched = from.and_then(|from| self.ways.update(&from, table, facts));
+        if touched.is_none() {
+            self.ways = Ways::new(table, facts);
+        }
+        touched
     }
 
     /// Programs one family. The outer error means that the kernel cannot be read.
@@ -277,15 +306,23 @@ impl NftablesReconciler {
         family: Family,
         table: &NodeTable,
         surplus: Surplus,
+        mut touched: Option<&Touched>,
         outcome: &mut Outcome,
     ) -> Result<Result<(), CommitError>, DataplaneError> {
         for attempt in 0..=ATTEMPTS {
             let mut observed = match self.observed.take() {
                 Some(observed) => observed,
-                None => self.read()?,
+                None => {
+                    touched = None;
+                    self.read()?
+                }
             };
             let there = observed.tables.entry(family).or_default();
-            let requests = self.plan(family, table, there.as_ref(), surplus);
+            let change = touched
+                .zip(there.as_ref())
+                .and_then(|(touched, there)| plan_touched(family, &self.ways, touched, there));
+            let requests =
+                change.unwrap_or_else(|| self.plan(family, table, there.as_ref(), surplus));
             if attempt == 0 {
                 outcome.repaired += self.repaired(family, table, surplus, &requests);
             }

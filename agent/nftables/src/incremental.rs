@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Changes of some records, at a cost proportional to the change.
+//!
+//! Only changes that concern the changed records alone are followed. Where records interact (two of one address and
+//! port, the first list of a class, the first Service with affinity), the result is `None`, and everything is
+//! computed. The requests are always those that lead to what [`desire`](crate::desire) computes.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use portolan_model::{Family, FrontendKind, NodeTable, RecordKey};
+use portolan_netlink::nftables::{Elements, Request, TableContent, Value, Verdict};
+use portolan_plan::NodeFacts;
+
+use crate::desire::Builder;
+use crate::layout::{
+    ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED, MASQUERADED_OWN,
+    OUTSIDE, RANGED, SERVICES, STICKY, address_key, hairpin_key, way_key,
+};
+use crate::plan::change_elements;
+use crate::{Hairpin, Refused, WayKey, Ways};
+
+/// With more changed records everything is computed, which is cheaper for each record.
+const MOST: usize = 2_048;
+
+/// Sets and maps whose keys begin with a way.
+const OF_WAYS: [&str; 9] = [
+    SERVICES,
+    OUTSIDE,
+    ENDPOINTS,
+    LOCAL_ENDPOINTS,
+    MASQUERADED,
+    MASQUERADED_OWN,
+    RANGED,
+    ALLOWED,
+    STICKY,
+];
+
+/// The ways and endpoints of this node that changed records have or had.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    ways: BTreeSet<WayKey>,
+    hairpins: BTreeSet<Hairpin>,
+}
+
+impl Ways {
+    /// Follows a change of the table. `None` if that needs all records: the ways must be computed anew then.
+    #[must_use]
+    pub fn update(
+        &mut self,
+        from: &NodeTable,
+        to: &NodeTable,
+        facts: &NodeFacts,
+    ) -> Option<Touched> {
+        if from.node != to.node {
+            return None;
+        }
+        let changed = to.changed_since(from);
+        if changed.len() > MOST || self.refuses_any(&changed) {
+            return None;
+        }
+        let mut touched = Touched::default();
+        for key in &changed {
+            self.remove(from, key, facts, &mut touched);
+        }
+        for key in &changed {
+            self.insert(to, key, facts, &mut touched);
+        }
+        // A way that another record has, or a load balancer.
+        match self.refuses_any(&changed) {
+            true => None,
+            false => Some(touched),
+        }
+    }
+
+    /// Whether something of these records is left out, or left out because of them.
+    fn refuses_any(&self, keys: &BTreeSet<RecordKey>) -> bool {
+        self.refused.iter().any(|refused| match refused {
+            Refused::Taken { record, holder, .. } => keys.contains(record) || keys.contains(holder),
+            Refused::Balanced { record } => keys.contains(record),
+        })
+    }
+
+    fn remove(
+        &mut self,
+        table: &NodeTable,
+        key: &RecordKey,
+        facts: &NodeFacts,
+        touched: &mut Touched,
+    ) {
+        let Some(record) = table.records.get(key) else {
+            return;
+        };
+        for way in Self::keys(record, facts) {
+            self.ways.remove(&way);
+            touched.ways.insert(way);
+        }
+        for hairpin in Self::hairpins_of(table, record) {
+            if let Some(count) = self.hairpins.get_mut(&hairpin) {
+                *count -= 1;
+                if *count == 0 {
+                    self.hairpins.remove(&hairpin);
+                }
+            }
+            touched.hairpins.insert(hairpin);
+        }
+    }
+
+    fn insert(
+        &mut self,
+        table: &NodeTable,
+        key: &RecordKey,
+        facts: &NodeFacts,
+        touched: &mut Touched,
+    ) {
+        let Some(record) = table.records.get(key) else {
+            return;
+        };
+        touched.ways.extend(Self::keys(record, facts));
+        touched.hairpins.extend(Self::hairpins_of(table, record));
+        self.add(table, facts, record);
+    }
+}
+
+/// The requests that change what a family's table has of some ways, from what is there to what they are now. `None` if
+/// that needs a chain or a map that is not there: the whole table must be compared then.
+#[must_use]
+pub fn plan_touched(
+    family: Family,
+    ways: &Ways,
+    touched: &Touched,
+    observed: &TableContent,
+) -> Option<Vec<Request>> {
+    let mut wanted = Builder::new(family, Some(observed));
+    let mut there: BTreeMap<&'static str, Elements> = BTreeMap::new();
+    let of_family = |way: &&WayKey| Family::of(way.address) == family;
+    for key in touched.ways.iter().filter(of_family) {
+        for set in OF_WAYS {
+            copy_of_way(set, key, observed, &mut there);
+        }
+        copy(CLUSTER_IPS, &address_key(key.address), observed, &mut there);
+        if let Some(way) = ways.ways.get(key) {
+            wanted.way(key, way);
+        }
+        // Another port of the address may be a cluster IP's.
+        if is_cluster_ip(ways, key) {
+            wanted.add(CLUSTER_IPS, address_key(key.address), Value::Present);
+        }
+    }
+    for hairpin in touched.hairpins.iter().filter(|h| of_family(&&h.0)) {
+        let key = hairpin_key(&hairpin.0);
+        copy(HAIRPIN, &key, observed, &mut there);
+        if ways.hairpins.contains_key(hairpin) {
+            wanted.add(HAIRPIN, key, Value::Present);
+        }
+    }
+    let wanted = wanted.sets;
+    if !wanted
+        .values()
+        .flatten()
+        .all(|(_, value)| has_chain(value, observed))
+    {
+        return None;
+    }
+    let names: BTreeSet<&'static str> = wanted.keys().chain(there.keys()).copied().collect();
+    let none = Elements::new();
+    let mut requests = Vec::new();
+    for name in names {
+        let (set, _) = observed.sets.get_key_value(name)?;
+        let [there, wanted] = [&there, &wanted].map(|of| of.get(name).unwrap_or(&none));
+        change_elements(set, there, wanted, &mut requests);
+    }
+    Some(requests)
+}
+
+/// Whether any port of the address is a cluster IP's.
+fn is_cluster_ip(ways: &Ways, of: &WayKey) -> bool {
+    let of_address = ways.ways_of_address(of.address);
+    let mut kinds = of_address.map(|(_, way)| way.kind);
+    kinds.any(|kind| kind == FrontendKind::ClusterIp)
+}
+
+/// Whether the chain that an element leads to is there.
+fn has_chain(value: &Value, observed: &TableContent) -> bool {
+    match value {
+        Value::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) => {
+            observed.chains.contains_key(chain)
+        }
+        _ => true,
+    }
+}
+
+fn copy(
+    set: &'static str,
+    key: &[u8],
+    observed: &TableContent,
+    to: &mut BTreeMap<&'static str, Elements>,
+) {
+    let found = observed.sets.get(set);
+    if let Some((key, value)) = found.and_then(|(_, elements)| elements.get_key_value(key)) {
+        to.entry(set)
+            .or_default()
+            .insert(key.clone(), value.clone());
+    }
+}
+
+/// Copies all elements whose keys begin with a way.
+fn copy_of_way(
+    set: &'static str,
+    way: &WayKey,
+    observed: &TableContent,
+    to: &mut BTreeMap<&'static str, Elements>,
+) {
+    let Some((_, elements)) = observed.sets.get(set) else {
+        return;
+    };
+    let prefix = way_key(way);
+    let from = (Bound::Included(&*prefix), Bound::Unbounded);
+    let of_way = elements.range::<[u8], _>(from);
+    for (key, value) in of_way.take_while(|(key, _)| key.starts_with(&prefix)) {
+        to.entry(set)
+            .or_default()
+            .insert(key.clone(), value.clone());
+    }
+}
