@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use self::config::{Nodes, api_args, etcd_args, manager_args, write_credentials};
 pub use self::kube_proxy::{ApiOnLan, KubeProxies};
@@ -248,6 +249,20 @@ impl Servers {
         let port = self.etcd_port;
         self.etcd.wait_for("its port", || accepts(port))?;
         self.start_api()
+    }
+
+    /// Requests of users with a token that were refused for want of a permission: verb and URI of each. Only servers for
+    /// workloads have the log.
+    pub fn refused_requests(&self) -> Result<Vec<String>> {
+        let log = std::fs::read_to_string(self.directory.join(config::AUDIT_LOG))?;
+        // The last line may be half written.
+        let events = log
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        let refused = events.filter(|event: &Value| event["responseStatus"]["code"] == 403);
+        Ok(refused
+            .map(|event| format!("{} {}", event["verb"], event["requestURI"]))
+            .collect())
     }
 
     /// The kubeconfig of a cluster administrator.

@@ -39,6 +39,10 @@ pub(super) fn etcd_args(dir: &Path, port: u16, peer_port: u16) -> Vec<String> {
     ]
 }
 
+/// The log of requests of users that are no administrators, one JSON object a line.
+pub(super) const AUDIT_LOG: &str = "audit.log";
+const AUDIT_POLICY: &str = "audit-policy.json";
+
 /// The kind of nodes that the servers are for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Nodes {
@@ -110,6 +114,10 @@ pub(super) fn api_args(dir: &Path, etcd_port: u16, port: u16, nodes: Nodes) -> V
         "--allow-privileged=true".into(),
         "--profiling=false".into(),
     ];
+    if let Nodes::Workloads = nodes {
+        args.push(format!("--audit-log-path={}", file(AUDIT_LOG)));
+        args.push(format!("--audit-policy-file={}", file(AUDIT_POLICY)));
+    }
     args.extend(nodes.api_args());
     args
 }
@@ -157,6 +165,13 @@ pub(super) fn write_credentials(
         write_kubeconfig(dir, &format!("{node}.kubeconfig"), url, &token)?;
     }
     fs::write(dir.join("tokens.csv"), tokens)?;
+    let policy = serde_json::json!({ "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+        "omitStages": ["RequestReceived"], "rules": [
+            { "level": "None", "userGroups": ["system:masters"] },
+            { "level": "Metadata", "users": nodes },
+            { "level": "None" },
+        ] });
+    fs::write(dir.join(AUDIT_POLICY), policy.to_string())?;
     let curve = ["ecparam", "-name", "prime256v1", "-genkey", "-noout"];
     let key = Command::new("openssl")
         .args(curve)
