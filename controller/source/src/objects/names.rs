@@ -141,6 +141,7 @@ pub(super) fn of_slice(slice: &EndpointSlice, service: Option<&str>) -> Names {
     let slice = dns::Slice {
         key: SliceKey { namespace, name },
         service: service.to_owned(),
+        cluster: None,
         endpoints: endpoints.collect(),
         ports,
     };
