@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::objects::McsPlanner;
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver, SourceContact};
+use crate::dns::ClusterNames;
 
 /// The time between two ticks.
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -37,6 +38,8 @@ pub(crate) struct Federated {
     states: ClusterStates,
     saver: Saver,
     mcs: McsPlanner,
+    /// DNS of imports; `None` if it is off.
+    names: Option<ClusterNames>,
     objects: Objects,
     loss: Loss,
     fleet: Fleet,
@@ -62,18 +65,25 @@ impl Federated {
         saved: Saved,
         saver: Saver,
         mcs: McsPlanner,
+        names: Option<ClusterNames>,
     ) -> Self {
         Self {
             sources,
             states,
             saver,
             mcs,
+            names,
             fleet: Fleet::resume(&saved.statuses, now()),
             drains: saved.drains,
             began: now(),
             resumed: saved.imports,
             ..Self::default()
         }
+    }
+
+    /// DNS of imports; `None` if it is off.
+    pub(super) fn names(&self) -> Option<ClusterNames> {
+        self.names.clone()
     }
 
     /// Whether there are clusters at all.

@@ -62,7 +62,7 @@ impl Federated {
     }
 
     /// The members whose objects are not known yet, and that may still be needed.
-    fn awaited(&self, synced: &BTreeSet<Arc<str>>) -> Awaited {
+    pub(in crate::writer) fn awaited(&self, synced: &BTreeSet<Arc<str>>) -> Awaited {
         let members = self.objects.members().into_values();
         let away = members.filter(|cluster| !synced.contains(cluster.meta.name.as_str()));
         let now = now();
