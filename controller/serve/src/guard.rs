@@ -115,11 +115,13 @@ where
         };
         let admission = peer.as_ref().map(Peer::admit);
         poll_fn(|task| self.service.poll_ready(task)).await?;
-        let cluster = cluster_of(&context, &identity);
-        if let Some(cluster) = &cluster {
-            let cluster = PeerCluster(Arc::clone(cluster));
-            request.extensions_mut().insert(cluster);
+        // The only cluster now is not that of a peer without a credential: others may join.
+        let clusters = &context.config.clusters;
+        let named = identity.cluster().and_then(|name| clusters.get(name));
+        if let Some(cluster) = named {
+            request.extensions_mut().insert(PeerCluster(cluster));
         }
+        let cluster = cluster_of(&context, &identity);
         let mut response = self.service.call(request).await?;
         let feed = cluster.map(|cluster| context.tables.feed(&cluster));
         let cluster_id = feed.as_ref().and_then(|feed| feed.cluster_id());

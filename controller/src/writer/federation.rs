@@ -143,6 +143,12 @@ impl Federated {
         }
     }
 
+    /// The names of all clusters of the policy.
+    pub(super) fn cluster_names(&self) -> Vec<Arc<str>> {
+        let names = self.objects.clusters.keys();
+        names.map(|name| name.as_str().into()).collect()
+    }
+
     fn clusters(&self) -> impl Iterator<Item = &Cluster> {
         self.objects.clusters.values()
     }

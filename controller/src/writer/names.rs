@@ -17,10 +17,11 @@ impl Writer {
             return;
         };
         if pipeline.take_namespaces_changed() {
-            for cluster in self.known.synced.iter() {
-                let namespaces = pipeline.catalog().namespaces(cluster);
+            // Of those that have not synced too: a flush for another cluster has taken the change.
+            for cluster in self.federated.cluster_names() {
+                let namespaces = pipeline.catalog().namespaces(&cluster);
                 let namespaces = namespaces.into_iter().flatten();
-                names.namespaces(cluster, namespaces.map(|name| name.to_string()).collect());
+                names.namespaces(&cluster, namespaces.map(|name| name.to_string()).collect());
             }
         }
         for key in pipeline.take_renamed() {

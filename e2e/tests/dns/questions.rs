@@ -166,3 +166,10 @@ pub(crate) fn of_clusterset(zone: &str) -> BTreeSet<Question> {
     let services = absolute(&[IMPORTED, ODD_IMPORTED], &format!("testns.svc.{zone}"));
     around(&[services, absolute(&[AROUND_IMPORTED], zone)].concat())
 }
+
+/// The queries to zone files and to etcd: names of the specification.
+pub(crate) fn of_clusterset_exports(zone: &str) -> BTreeSet<Question> {
+    let services = absolute(&[IMPORTED], &format!("testns.svc.{zone}"));
+    let names = [services, absolute(&[AROUND_IMPORTED], zone)].concat();
+    each(&names, &KINDS)
+}

@@ -84,7 +84,7 @@ async fn agents_get_the_names_of_their_own_cluster() {
     let feeds = ClusterFeeds::default();
     let mut tasks = tokio::task::JoinSet::new();
     for cluster in ["eu-1", "us-1"] {
-        let service = NamesChange::Service(headless(cluster));
+        let service = NamesChange::Service(cluster_ip(cluster, &["10.112.0.1"]));
         let zone = zone_of(crate::zone::tests::clusterset::config(), [service]);
         tasks.spawn(feeds.insert(cluster.into(), shared(zone)));
     }

@@ -51,7 +51,7 @@ impl Federated {
         let reached: BTreeSet<Arc<str>> = reached.collect();
         let awaited = self.awaited(synced);
         let set = self.objects.set.as_ref();
-        let with_slices = set.is_some_and(|set| set.endpoint_slices == EndpointSlices::All);
+        let with_slices = set.is_some_and(|set| set.endpoint_slices != EndpointSlices::Off);
         let inputs = Inputs {
             is_leading: self.mcs.is_leading(),
             awaited,

@@ -137,7 +137,7 @@ fn the_schema_is_that_of_the_clusterset_and_there_is_no_reverse_tree() {
         &zone,
         version,
         RecordType::TXT,
-        &[&format!("{version} 28800 IN TXT \"1.0.0\"")],
+        &[&format!("{version} 28800 IN TXT 1.0.0")],
     );
     for name in ["1.0.112.10.in-addr.arpa", "1.0.1.10.in-addr.arpa"] {
         let answer = ask(&zone, name, RecordType::PTR);
