@@ -226,6 +226,7 @@ impl Federation {
     pub(crate) fn replan(&mut self, catalog: &Catalog, is_news: bool) {
         if std::mem::take(&mut self.is_stale) || is_news {
             self.plan_anew(catalog);
+            self.check_properties(catalog);
         }
         if is_news {
             self.note_facts();

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_catalog::{
-    Catalog, EndpointRef, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef, Reason, Service,
-    ServiceFacts, ServicePort,
+    Catalog, ClusterProperty, EndpointRef, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef,
+    Reason, Service, ServiceFacts, ServicePort,
 };
 use portolan_federate::imports::{ExportStatus, Ready, Valid};
 use portolan_federate::merge::{ImportPort, condition};
@@ -67,6 +68,17 @@ pub(super) fn first_of_families<K: Ord, V>(
     });
 }
 
+fn property(cluster: &str, name: &str) -> ObjectRef {
+    ObjectRef {
+        kind: Kind::ClusterProperty,
+        key: ObjectKey {
+            cluster: cluster.into(),
+            namespace: Arc::default(),
+            name: name.into(),
+        },
+    }
+}
+
 fn object(service: &ObjectKey) -> ObjectRef {
     ObjectRef {
         kind: Kind::ServiceExport,
@@ -96,6 +108,36 @@ impl Federation {
             if !of_endpoints.is_empty() && self.importers.contains_key(&export.key) {
                 let all: &mut Vec<_> = problems.entry(export.clone()).or_default();
                 all.extend(of_endpoints);
+            }
+        }
+        let of_properties = self.problems.iter();
+        let of_properties = of_properties.filter(|(of, _)| of.kind == Kind::ClusterProperty);
+        problems.extend(of_properties.map(|(of, found)| (of.clone(), found.clone())));
+        self.problems_changed |= self.problems != problems;
+        self.problems = problems;
+    }
+
+    /// Notes what members say of themselves that the policy says otherwise.
+    pub(super) fn check_properties(&mut self, catalog: &Catalog) {
+        let mut problems = self.problems.clone();
+        problems.retain(|of, _| of.kind != Kind::ClusterProperty);
+        for (cluster, member) in self.objects.members() {
+            let set = self.objects.set.as_ref();
+            let expected = [
+                (ClusterProperty::ID, Some(member.id.as_str())),
+                (ClusterProperty::SET, set.map(|set| set.meta.name.as_str())),
+            ];
+            for (name, expected) in expected {
+                let said = catalog.properties(cluster).and_then(|all| all.get(name));
+                let (Some(said), Some(expected)) = (said, expected) else {
+                    continue;
+                };
+                if **said == *expected {
+                    continue;
+                }
+                let message = format!("{said:?}: the policy says {expected:?}, which holds");
+                let problem = FieldProblem::new("spec.value", Reason::Conflict, message);
+                problems.insert(property(cluster, name), vec![problem]);
             }
         }
         self.problems_changed |= self.problems != problems;

@@ -55,6 +55,7 @@ pub fn removed(object: &ObjectRef) -> Option<NamesChange> {
         Kind::Node
         | Kind::ServiceExport
         | Kind::ServiceImport
+        | Kind::ClusterProperty
         | Kind::LoadBalancer
         | Kind::Director => None,
     }
