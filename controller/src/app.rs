@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use axum::Router;
 use portolan_dns::replica::FILE_DESCRIPTOR_SET as NAMES_DESCRIPTORS;
 use portolan_runtime::{
     Admin, Connections, DebugSocket, Liveness, Readiness, Vital, listen, on_signal,
@@ -26,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{Args, Source};
 use crate::clusters::{ClusterSources, ClusterStates, ClustersArgs};
 use crate::debug::Debug;
-use crate::dns::{ClusterSetDns, Dns};
+use crate::dns::AnyDns;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector};
 use crate::publishing::Publishing;
@@ -65,8 +64,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (vital, mut failures) = Vital::new(CancellationToken::new());
     let identity = identity::open(&args, registry, &readiness, &vital).await?;
     registry.register_collector(Box::new(identity.metrics));
-    let mut dns = Dns::start(&args, registry, &vital).await?;
-    let mut clusterset = ClusterSetDns::start(&args, registry, &vital).await?;
+    let mut dns = AnyDns::start(&args, registry, &vital).await?;
     let clusters = ServedClusters::new(args.cluster());
     let (sources, states) = (ClusterSources::default(), ClusterStates::default());
     let publishing = Publishing {
@@ -83,11 +81,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         liveness: liveness.clone(),
         readiness: readiness.clone(),
     };
-    let names = dns.as_mut().and_then(Dns::names);
-    let imports = clusterset.as_ref().map(ClusterSetDns::names);
-    let asked = publishing
-        .start(&args, names, imports, registry, &vital)
-        .await?;
+    let names = (dns.names(), dns.imports());
+    let asked = publishing.start(&args, names, registry, &vital).await?;
     let (questions, holds) = asked.unzip();
 
     let debug = Debug {
@@ -106,15 +101,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         readiness: readiness.clone(),
         liveness,
         actions: debug.actions(),
-        debug: dns_routes(dns.as_ref(), clusterset.as_ref()).fold(debug.dumps(), Router::merge),
+        debug: dns.add_routes(debug.dumps()),
         token: args.debug.token()?,
         pages: Some(StatusPages::start(debug, readiness.clone(), &vital)),
     };
-    serve_dns(dns.as_mut(), clusterset.as_mut(), &vital, &token);
+    serve_dns(&mut dns, &vital, &token);
     serve_admin(admin_server, listeners.admin, listeners.debug, &vital);
 
-    let copies = clusterset.as_ref().map(ClusterSetDns::replicas);
-    let names = copies.or_else(|| dns.as_ref().map(|dns| dns.replicas(&vital)));
+    let names = dns.replicas(&vital);
     let config = ServeConfig {
         clusters,
         authentication: identity.authentication,
@@ -229,29 +223,8 @@ where
 }
 
 /// Serves DNS on the addresses of the flags, until cancellation.
-fn serve_dns(
-    dns: Option<&mut Dns>,
-    clusterset: Option<&mut ClusterSetDns>,
-    vital: &Vital,
-    token: &CancellationToken,
-) {
-    if let Some(dns) = dns {
-        while let Some(server) = dns.next_listener(token) {
-            spawn_server(vital, token, "DNS server", server);
-        }
+fn serve_dns(dns: &mut AnyDns, vital: &Vital, token: &CancellationToken) {
+    while let Some(server) = dns.next_listener(token) {
+        spawn_server(vital, token, "DNS server", server);
     }
-    if let Some(dns) = clusterset {
-        while let Some(server) = dns.next_listener(token) {
-            spawn_server(vital, token, "DNS server", server);
-        }
-    }
-}
-
-/// The dumps of DNS.
-fn dns_routes(
-    dns: Option<&Dns>,
-    clusterset: Option<&ClusterSetDns>,
-) -> impl Iterator<Item = Router> {
-    let of_one = dns.map(Dns::routes).into_iter();
-    of_one.chain(clusterset.map(ClusterSetDns::routes))
 }

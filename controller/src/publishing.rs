@@ -56,8 +56,7 @@ impl Publishing {
     pub(crate) async fn start(
         mut self,
         args: &Args,
-        names: Option<kubernetes::NameOptions>,
-        imports: Option<ClusterNames>,
+        (names, imports): (Option<kubernetes::NameOptions>, Option<ClusterNames>),
         registry: &mut Registry,
         vital: &Vital,
     ) -> anyhow::Result<Option<(mpsc::Sender<Question>, Arc<HeldDeletions>)>> {

@@ -2,6 +2,7 @@
 
 //! DNS: the task that keeps the zone up to date, servers and exports.
 
+mod all;
 mod args;
 mod ask;
 mod clusterset;
@@ -24,8 +25,10 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{Args, Source};
 use portolan_runtime::Vital;
 
+pub(crate) use all::AnyDns;
 pub(crate) use args::DnsArgs;
-pub(crate) use clusterset::{ClusterNames, ClusterSetDns};
+pub(crate) use clusterset::ClusterNames;
+use clusterset::ClusterSetDns;
 
 /// Batches of the source that may wait.
 const BATCHES: usize = 64;

@@ -85,12 +85,14 @@ impl Home {
     }
 }
 
+/// The name of a Secret, and the key in it.
+type Place = (String, String);
+
 /// A kubeconfig that was read.
 #[derive(Debug)]
 pub(super) struct SecretRead {
     pub(super) cluster: Arc<str>,
-    /// The Secret, and the key.
-    of: (String, String),
+    of: Place,
     pub(super) result: Result<MemberConfig, MemberError>,
 }
 
@@ -100,7 +102,7 @@ pub(super) struct Secrets {
     home: Home,
     readings: JoinSet<SecretRead>,
     /// Of each cluster its Secret, and when it is read again; never while it is being read.
-    known: BTreeMap<Arc<str>, ((String, String), Option<Instant>)>,
+    known: BTreeMap<Arc<str>, (Place, Option<Instant>)>,
 }
 
 impl Secrets {
@@ -121,7 +123,7 @@ impl Secrets {
     }
 
     /// Begins to read the Secrets that are due, and forgets those that no cluster has any more.
-    fn begin(&mut self, wanted: &BTreeMap<Arc<str>, (String, String)>) {
+    fn begin(&mut self, wanted: &BTreeMap<Arc<str>, Place>) {
         self.known
             .retain(|cluster, (of, _)| wanted.get(cluster) == Some(of));
         let now = Instant::now();
