@@ -429,6 +429,7 @@ async fn serve_names(
         endpoints,
         security,
         pin,
+        cluster: args.cluster.clone(),
         state_dir: args.state_dir.clone(),
     };
     args.dns.start(origin, registry, vital).await

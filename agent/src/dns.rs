@@ -46,6 +46,8 @@ pub struct Origin {
     pub security: Security,
     /// The cluster that the node belongs to.
     pub pin: ClusterPin,
+    /// Its name; empty for a controller of one cluster.
+    pub cluster: String,
     /// The directory of the file with the names.
     pub state_dir: PathBuf,
 }
@@ -146,6 +148,7 @@ struct Names {
     zone: Arc<SharedZone>,
     dialer: Dialer,
     pin: ClusterPin,
+    cluster: String,
     /// The last failure, which is logged once.
     last_failure: String,
 }
@@ -157,6 +160,7 @@ async fn follow(zone: Arc<SharedZone>, origin: Origin) {
         zone,
         dialer: Dialer::new(origin.security),
         pin: origin.pin,
+        cluster: origin.cluster,
         last_failure: String::new(),
     };
     loop {
@@ -184,6 +188,8 @@ impl Names {
         let mut client = NamesClient::new(channel).max_decoding_message_size(MAX_FRAME);
         let mut request = Request::new(WatchRequest {
             digest: self.digest(),
+            knows_clusterset: true,
+            cluster: self.cluster.clone(),
         });
         if let Some(value) = authorization {
             request.metadata_mut().insert("authorization", value);

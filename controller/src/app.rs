@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{Args, Source};
 use crate::clusters::{ClusterSources, ClusterStates, ClustersArgs};
 use crate::debug::Debug;
-use crate::dns::Dns;
+use crate::dns::AnyDns;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector};
 use crate::publishing::Publishing;
@@ -64,7 +64,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (vital, mut failures) = Vital::new(CancellationToken::new());
     let identity = identity::open(&args, registry, &readiness, &vital).await?;
     registry.register_collector(Box::new(identity.metrics));
-    let mut dns = Dns::start(&args, registry, &vital).await?;
+    let mut dns = AnyDns::start(&args, registry, &vital).await?;
     let clusters = ServedClusters::new(args.cluster());
     let (sources, states) = (ClusterSources::default(), ClusterStates::default());
     let publishing = Publishing {
@@ -81,7 +81,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         liveness: liveness.clone(),
         readiness: readiness.clone(),
     };
-    let names = dns.as_mut().and_then(Dns::names);
+    let names = (dns.names(), dns.imports());
     let asked = publishing.start(&args, names, registry, &vital).await?;
     let (questions, holds) = asked.unzip();
 
@@ -101,20 +101,20 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         readiness: readiness.clone(),
         liveness,
         actions: debug.actions(),
-        debug: (dns.iter()).fold(debug.dumps(), |all, dns| all.merge(dns.routes())),
+        debug: dns.add_routes(debug.dumps()),
         token: args.debug.token()?,
         pages: Some(StatusPages::start(debug, readiness.clone(), &vital)),
     };
-    serve_dns(dns.as_mut(), &vital, &token);
+    serve_dns(&mut dns, &vital, &token);
     serve_admin(admin_server, listeners.admin, listeners.debug, &vital);
 
-    let names = dns.as_ref().map(|dns| dns.replicas(&vital));
+    let names = dns.replicas(&vital);
     let config = ServeConfig {
         clusters,
         authentication: identity.authentication,
         token_checks: args.identity.token_checks(),
         readiness,
-        descriptors: dns.iter().map(|_| NAMES_DESCRIPTORS).collect(),
+        descriptors: names.iter().map(|_| NAMES_DESCRIPTORS).collect(),
         ..args.streams.config()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());
@@ -223,8 +223,7 @@ where
 }
 
 /// Serves DNS on the addresses of the flags, until cancellation.
-fn serve_dns(dns: Option<&mut Dns>, vital: &Vital, token: &CancellationToken) {
-    let Some(dns) = dns else { return };
+fn serve_dns(dns: &mut AnyDns, vital: &Vital, token: &CancellationToken) {
     while let Some(server) = dns.next_listener(token) {
         spawn_server(vital, token, "DNS server", server);
     }

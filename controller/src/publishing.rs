@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use crate::args::{Args, Source};
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver};
 use crate::deletions::HoldCollector;
+use crate::dns::ClusterNames;
 use crate::mcs::Mcs;
 use crate::metrics::{CatalogMetrics, SourceCollector};
 use crate::relay;
@@ -55,7 +56,7 @@ impl Publishing {
     pub(crate) async fn start(
         mut self,
         args: &Args,
-        names: Option<kubernetes::NameOptions>,
+        (names, imports): (Option<kubernetes::NameOptions>, Option<ClusterNames>),
         registry: &mut Registry,
         vital: &Vital,
     ) -> anyhow::Result<Option<(mpsc::Sender<Question>, Arc<HeldDeletions>)>> {
@@ -89,7 +90,7 @@ impl Publishing {
         let inbox = self
             .start_source(args, names, mcs, &stats, registry, vital)
             .await?;
-        let federated = federated(args, &self.sources, &self.states, planner, vital)?;
+        let federated = federated(args, (&self.sources, &self.states), planner, imports, vital)?;
         let holds = Arc::clone(stats.holds());
         registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
         if args.source != Source::Clusters {
@@ -124,19 +125,23 @@ impl Publishing {
 /// What the writer knows of clusters from before, and where it keeps that.
 fn federated(
     args: &Args,
-    sources: &ClusterSources,
-    states: &ClusterStates,
+    (sources, states): (&ClusterSources, &ClusterStates),
     planner: McsPlanner,
+    imports: Option<ClusterNames>,
     vital: &Vital,
 ) -> anyhow::Result<Federated> {
     let (sources, states) = (Arc::clone(sources), states.clone());
     let Some(directory) = &args.clusters.state_dir else {
         let (saved, saver) = Default::default();
-        return Ok(Federated::new(sources, states, saved, saver, planner));
+        return Ok(Federated::new(
+            sources, states, saved, saver, planner, imports,
+        ));
     };
     let saved = Saved::read(directory).context("--state-dir")?;
     let saver = Saver::start(directory, vital);
-    Ok(Federated::new(sources, states, saved, saver, planner))
+    Ok(Federated::new(
+        sources, states, saved, saver, planner, imports,
+    ))
 }
 
 /// Exports the time of the last contact with the source, and keeps the controller unready while the

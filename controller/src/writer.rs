@@ -5,6 +5,7 @@
 mod audit;
 mod federation;
 mod inbox;
+mod names;
 mod objects;
 mod origin;
 mod questions;
@@ -103,6 +104,9 @@ impl Writer {
     /// Runs until the source ends.
     pub(crate) async fn run(mut self, mut inbox: Inbox, mut questions: mpsc::Receiver<Question>) {
         let mut pipeline = Pipeline::new(self.select);
+        if self.federated.names().is_some() {
+            pipeline.follow_names();
+        }
         let mut debounce = Debounce::default();
         let mut origins = Origins::new(SystemTime::now());
         let mut auditor = Auditor::new(self.audit_period, Instant::now());
@@ -151,6 +155,9 @@ impl Writer {
                 _ = ticks.tick(), if self.federated.is_on() => {
                     self.federated.tick(&mut pipeline, &self.known.synced);
                     self.serve_waiting(&mut pipeline, &mut origins);
+                    if let Some(names) = self.federated.names() {
+                        self.complete_names(&names);
+                    }
                     if pipeline.is_dirty() {
                         due = Some(debounce.changed(Instant::now(), pipeline.is_urgent()));
                     }
@@ -316,6 +323,9 @@ impl Writer {
         self.known.restarted.remove(cluster);
         self.known.file_problems.remove(cluster);
         self.federated.tell(pipeline, &self.known.synced);
+        if let Some(names) = self.federated.names() {
+            names.left(cluster);
+        }
         self.report_files();
         let nothing = Resent::default();
         let retained = nothing.retained(cluster);
@@ -349,6 +359,7 @@ impl Writer {
         }
         let delta = pipeline.flush();
         self.federated.save(pipeline);
+        self.tell_names(pipeline);
         if let Some(problems) = pipeline.changed_problems() {
             self.problems.update(&problems);
             self.trouble().objects = problems

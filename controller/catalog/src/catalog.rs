@@ -47,6 +47,7 @@ impl Catalog {
                     Object::Namespace(key) => self.put_namespace(&key, dirty),
                     Object::ServiceExport(export) => self.put_export(export, dirty),
                     Object::ServiceImport(import) => self.put_observed(import, dirty),
+                    Object::ClusterProperty(property) => self.put_property(property, dirty),
                 }
             }
             ObjectChange::Refused { object, problems }
@@ -288,6 +289,7 @@ impl Catalog {
             Kind::Namespace => self.remove_namespace(&object.key, dirty),
             Kind::ServiceExport => self.remove_export(&object.key, dirty),
             Kind::ServiceImport => self.remove_observed(&object.key, dirty),
+            Kind::ClusterProperty => self.remove_property(&object.key, dirty),
             Kind::LoadBalancer | Kind::Director => {}
         }
         self.note(object, Vec::new(), dirty);
@@ -303,6 +305,7 @@ impl Catalog {
             | Kind::Namespace
             | Kind::ServiceExport
             | Kind::ServiceImport
+            | Kind::ClusterProperty
             | Kind::LoadBalancer
             | Kind::Director => return,
         };

@@ -23,8 +23,8 @@ pub use change::ObjectChange;
 pub use claims::{Claim, Claimant};
 pub use dirty::DirtySet;
 pub use objects::{
-    Condition, Endpoint, EndpointRef, EndpointSlice, ExportPort, ExportStatus, ImportSpec,
-    MAX_WEIGHT, Node, Object, ObjectKey, OwnImport, Pod, Service, ServiceExport, ServiceFacts,
-    ServiceImport, ServicePort, ServiceType, SlicePort, TrafficPolicy,
+    ClusterProperty, Condition, Endpoint, EndpointRef, EndpointSlice, ExportPort, ExportStatus,
+    ImportSpec, MAX_WEIGHT, Node, Object, ObjectKey, OwnImport, Pod, Service, ServiceExport,
+    ServiceFacts, ServiceImport, ServicePort, ServiceType, SlicePort, TrafficPolicy,
 };
 pub use problem::{FieldProblem, Kind, ObjectRef, Reason};

@@ -5,6 +5,7 @@
 mod export;
 mod import;
 mod node;
+mod property;
 mod service;
 mod slice;
 
@@ -18,6 +19,7 @@ use crate::{Kind, ObjectRef};
 pub use export::{ExportPort, ServiceExport, ServiceFacts, ServiceType};
 pub use import::{Condition, ExportStatus, ImportSpec, OwnImport, ServiceImport};
 pub use node::{MAX_WEIGHT, Node, Pod};
+pub use property::ClusterProperty;
 pub use service::{Service, ServicePort};
 pub use slice::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
 
@@ -26,7 +28,7 @@ pub use slice::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
 pub struct ObjectKey {
     /// The cluster's name; empty for a single cluster.
     pub cluster: Arc<str>,
-    /// The namespace; empty for a Node and a Namespace.
+    /// The namespace; empty for a Node, a Namespace and a ClusterProperty.
     pub namespace: Arc<str>,
     /// The name.
     pub name: Arc<str>,
@@ -60,6 +62,8 @@ pub enum Object {
     ServiceExport(ServiceExport),
     /// A ServiceImport as its cluster has it.
     ServiceImport(ServiceImport),
+    /// What a cluster says of itself.
+    ClusterProperty(ClusterProperty),
 }
 
 impl Object {
@@ -74,6 +78,7 @@ impl Object {
             Self::Namespace(key) => (Kind::Namespace, key),
             Self::ServiceExport(export) => (Kind::ServiceExport, &export.key),
             Self::ServiceImport(import) => (Kind::ServiceImport, &import.key),
+            Self::ClusterProperty(property) => (Kind::ClusterProperty, &property.key),
         };
         ObjectRef {
             kind,

@@ -26,6 +26,8 @@ pub enum Kind {
     /// `multicluster.x-k8s.io` ServiceImport. The catalog has those that are there, to write them only if they
     /// differ.
     ServiceImport,
+    /// `about.k8s.io` ClusterProperty. The catalog has those of several clusters, for selectors.
+    ClusterProperty,
     /// `portolan.dev/v1alpha1` LoadBalancer. The catalog has the records of all of them, and their problems.
     LoadBalancer,
     /// `portolan.dev/v1alpha1` Director. The catalog has their problems only.
@@ -42,6 +44,7 @@ impl fmt::Display for Kind {
             Self::Namespace => "Namespace",
             Self::ServiceExport => "ServiceExport",
             Self::ServiceImport => "ServiceImport",
+            Self::ClusterProperty => "ClusterProperty",
             Self::LoadBalancer => "LoadBalancer",
             Self::Director => "Director",
         })

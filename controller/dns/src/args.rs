@@ -76,15 +76,21 @@ impl DnsServerArgs {
         server.with_upstream(Upstream::new(&self.upstream, UPSTREAM_TIMEOUT))
     }
 
+    /// Who may connect to Unix sockets.
+    #[must_use]
+    pub fn socket_access(&self) -> SocketAccess {
+        SocketAccess {
+            mode: self.socket_mode,
+            group: self.socket_group.clone(),
+        }
+    }
+
     /// Binds all addresses.
     ///
     /// # Errors
     /// If an address cannot be bound; the message names it.
     pub async fn bind(&self) -> io::Result<Vec<Bound>> {
-        let access = SocketAccess {
-            mode: self.socket_mode,
-            group: self.socket_group.clone(),
-        };
+        let access = self.socket_access();
         let mut bound = Vec::new();
         for bind in &self.bind {
             bound.push(bind.bind(&access).await?);

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use portolan_model::Protocol;
 
-use crate::config::ZoneConfig;
+use crate::config::{ZoneConfig, ZoneKind};
 use crate::input::{Endpoint, Kind, Port, Service, ServiceKey, Slice};
 use crate::label;
 use crate::name;
 use crate::problem::{Object, RecordProblem};
-use crate::records::{Owner, RecordSet, ServiceRecords, Srv, share, without_underscore};
+use crate::records::{Owner, RecordSet, ServiceRecords, Srv, join, share, without_underscore};
 
 /// Something that can be connected to: where an A, AAAA or SRV record leads. Without a port it
 /// has no SRV record. An endpoint that is in two slices is two of them: in CoreDNS it counts twice.
@@ -46,7 +46,7 @@ pub(crate) fn compile<'a>(
     if compiler.base() {
         compiler.names(slices.collect());
     }
-    if !config.exposes(&service.key.namespace) {
+    if !config.exposes(&service.key.namespace) || config.kind == ZoneKind::ClusterSet {
         compiler.records.pointers.clear();
     }
     compiler.records.pointers.sort();
@@ -136,6 +136,7 @@ impl<'c> Compiler<'c> {
             }
         }
         self.records.base = base + "svc";
+        self.records.of_clusters = self.is_clusterset();
         true
     }
 
@@ -144,7 +145,10 @@ impl<'c> Compiler<'c> {
             Kind::ExternalName { target } => self.alias(target),
             Kind::ClusterIp { ips } => {
                 self.cluster_ips(ips);
-                self.endpoints(&slices, false);
+                // The endpoints of an import with addresses have no names.
+                if !self.is_clusterset() {
+                    self.endpoints(&slices, false);
+                }
                 if self.config.ignore_empty && !self.has_endpoints() {
                     self.records.names.clear();
                 }
@@ -235,11 +239,14 @@ impl<'c> Compiler<'c> {
         index: usize,
         from: &'a Endpoint,
     ) -> Vec<Goal<'a>> {
+        let Some(cluster) = self.cluster_label(slice) else {
+            return Vec::new();
+        };
         let named = self.endpoint_label(slice, index, from);
         let mut goals = Vec::new();
         for address in from.addresses.iter().map(IpAddr::to_canonical) {
             let label = named.clone().unwrap_or_else(|| label::dashed(address));
-            let host: Arc<str> = label.into();
+            let host: Arc<str> = join(&label, &cluster).into();
             let of_address = with_ports(&host, address, &slice.ports);
             goals.extend(of_address.map(|goal| Goal {
                 zone: from.zone.as_deref(),
@@ -247,6 +254,29 @@ impl<'c> Compiler<'c> {
             }));
         }
         goals
+    }
+
+    fn is_clusterset(&self) -> bool {
+        self.config.kind == ZoneKind::ClusterSet
+    }
+
+    /// The label between those of an endpoint and its Service: that of its cluster, or none in a zone of one
+    /// cluster. `None` if the endpoints can have no names.
+    fn cluster_label(&mut self, slice: &Slice) -> Option<String> {
+        if !self.is_clusterset() {
+            return Some(String::new());
+        }
+        let cluster = slice.cluster.as_deref().unwrap_or_default();
+        match label::host(cluster) {
+            Ok(label) => Some(label),
+            Err(why) => {
+                let reason = format!("{cluster:?} {why}; the endpoints have no names");
+                let object = Object::Slice(slice.key.clone());
+                self.problems
+                    .push(RecordProblem::new(object, "cluster", reason));
+                None
+            }
+        }
     }
 
     /// The endpoint's label, if it is not named after its address.

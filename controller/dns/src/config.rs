@@ -22,9 +22,32 @@ pub enum PodMode {
     Verified,
 }
 
+/// What the names of a zone stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ZoneKind {
+    /// The Services of one cluster (Kubernetes' DNS specification 1.1.0).
+    #[default]
+    Cluster,
+    /// The Services that one cluster imports (that of the Multi-Cluster Services API, 1.0.0). Endpoints of
+    /// headless ones are named `<host>.<cluster>.<service>…`; there are neither PTR records nor Pods.
+    ClusterSet,
+}
+
+impl ZoneKind {
+    /// The version of the specification that the records follow.
+    pub(crate) fn schema_version(self) -> &'static str {
+        match self {
+            Self::Cluster => "1.1.0",
+            Self::ClusterSet => "1.0.0",
+        }
+    }
+}
+
 /// The configuration of a zone, apart from the cluster's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneConfig {
+    /// What its names stand for.
+    pub kind: ZoneKind,
     /// The zones with the cluster's names. PTR records point into the first one.
     pub zones: Vec<Name>,
     /// The zones with PTR records, below `in-addr.arpa.` and `ip6.arpa.`.
@@ -77,6 +100,9 @@ pub enum ConfigError {
     /// Nothing to serve.
     #[error("no zone is configured")]
     NoZone,
+    /// A setting that zones of imported Services cannot have.
+    #[error("{0} is not for names of imported Services")]
+    NotOfClusterSet(&'static str),
 }
 
 impl ZoneConfig {
@@ -88,6 +114,7 @@ impl ZoneConfig {
     /// If `zone` is no domain name.
     pub fn new(zone: &str) -> Result<Self, ConfigError> {
         let mut config = Self {
+            kind: ZoneKind::Cluster,
             zones: Vec::new(),
             reverse: vec![parse("in-addr.arpa")?, parse("ip6.arpa")?],
             ttl: DEFAULT_TTL,
@@ -101,6 +128,19 @@ impl ZoneConfig {
         };
         config.add_zone(zone)?;
         Ok(config)
+    }
+
+    /// The names of imported Services, in a zone such as `clusterset.local`.
+    ///
+    /// # Errors
+    ///
+    /// If `zone` is no domain name.
+    pub fn clusterset(zone: &str) -> Result<Self, ConfigError> {
+        Ok(Self {
+            kind: ZoneKind::ClusterSet,
+            reverse: Vec::new(),
+            ..Self::new(zone)?
+        })
     }
 
     /// Serves the cluster's names in one more zone.
@@ -145,6 +185,20 @@ impl ZoneConfig {
         for (setting, name) in [(self.zonal, "zonal"), (self.ignore_empty, "ignore_empty")] {
             if setting && !self.endpoints {
                 return Err(ConfigError::NeedsEndpoints(name));
+            }
+        }
+        if self.kind == ZoneKind::ClusterSet {
+            for (is_set, name) in [
+                (!self.reverse.is_empty(), "reverse"),
+                (self.pods != PodMode::Disabled, "pods"),
+                (self.endpoint_pod_names, "endpoint_pod_names"),
+                (self.zonal, "zonal"),
+                (self.ignore_empty, "ignore_empty"),
+                (!self.endpoints, "noendpoints"),
+            ] {
+                if is_set {
+                    return Err(ConfigError::NotOfClusterSet(name));
+                }
             }
         }
         for zone in &self.reverse {

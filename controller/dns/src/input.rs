@@ -108,6 +108,9 @@ pub struct Slice {
     pub key: SliceKey,
     /// The name of the Service that it belongs to (label `kubernetes.io/service-name`).
     pub service: String,
+    /// The id of the cluster that its endpoints are in, for names of imported Services; `None` in a zone of one
+    /// cluster.
+    pub cluster: Option<String>,
     /// Its endpoints.
     pub endpoints: Vec<Endpoint>,
     /// Its ports.

@@ -22,6 +22,9 @@
 //!   it may be missing.
 //! - The serial of the SOA record.
 //!
+//! A zone of imported Services ([`ZoneKind::ClusterSet`]) has the answers of the plugin's option `multicluster`, with
+//! one more difference: the version of the schema, which is that of the Multi-Cluster Services API.
+//!
 //! [`zone_file`] and [`skydns`] document their own limits.
 
 #![forbid(unsafe_code)]
@@ -51,7 +54,7 @@ pub mod zone_file;
 
 pub use args::DnsServerArgs;
 pub use bind::{Bind, BindError, Bound};
-pub use config::{ConfigError, DEFAULT_TTL, MAX_TTL, PodMode, ZoneConfig};
+pub use config::{ConfigError, DEFAULT_TTL, MAX_TTL, PodMode, ZoneConfig, ZoneKind};
 pub use hickory_proto::rr::{Name, RecordType};
 pub use input::{
     Endpoint, Kind, Listing, NamesChange, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey,

@@ -71,6 +71,8 @@ pub struct ServiceRecords {
     pub base: String,
     /// Whether the base stands for the endpoints.
     pub headless: bool,
+    /// Whether endpoints are named below their clusters: `web-0.eu-1`.
+    pub of_clusters: bool,
     /// The names at and below the base, relative to it, in lower case: "", `web-0`, `_http._tcp`.
     /// No "" means that the Service's name does not exist. (CoreDNS gives the name of a port
     /// addresses too.)
@@ -102,12 +104,20 @@ impl ServiceRecords {
             [rest @ .., _] if self.is_zonal(labels) => self.zonal(rest),
             [] => self.names.get(""),
             [host] => self.names.get(host),
+            [host, cluster] if self.is_host(host, cluster) => {
+                self.names.get(&format!("{host}.{cluster}"))
+            }
             [port, protocol] => {
                 let (port, protocol) = (without_underscore(port), without_underscore(protocol));
                 self.names.get(&format!("_{port}._{protocol}"))
             }
             _ => None,
         }
+    }
+
+    /// Whether two labels are those of an endpoint and its cluster, as in CoreDNS: none has an underscore.
+    fn is_host(&self, host: &str, cluster: &str) -> bool {
+        self.of_clusters && !host.starts_with('_') && !cluster.starts_with('_')
     }
 
     /// Whether `labels` are below the name of a topology zone.

@@ -67,6 +67,7 @@ pub(crate) fn slice(service: &str, name: &str, endpoints: &[Endpoint], ports: &[
             name: name.to_owned(),
         },
         service: service.to_owned(),
+        cluster: None,
         endpoints: endpoints.to_vec(),
         ports: ports.to_vec(),
     }

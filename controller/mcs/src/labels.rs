@@ -71,7 +71,7 @@ fn is_domain(text: &str) -> bool {
 }
 
 /// A DNS label in lower case.
-fn is_label(text: &str) -> bool {
+pub(crate) fn is_label(text: &str) -> bool {
     let mut bytes = text.bytes();
     is_name(text)
         && bytes.all(|byte| byte == b'-' || byte.is_ascii_lowercase() || byte.is_ascii_digit())

@@ -18,5 +18,5 @@ mod wanted;
 pub use condition::WantedCondition;
 pub use difference::{Awaited, Observed, writes};
 pub use manifest::{Action, Target, Write, WriteKind, at};
-pub use slice::{WantedEndpoint, WantedSlice, slices};
+pub use slice::{WantedEndpoint, WantedEndpoints, WantedSlice, slices};
 pub use wanted::{Wanted, WantedImport};

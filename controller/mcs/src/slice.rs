@@ -10,6 +10,8 @@ use portolan_federate::imports::ImportName;
 use portolan_model::{Family, Protocol};
 use serde_json::{Value, json};
 
+use crate::labels::is_label;
+
 /// The most endpoints of one slice, as of Kubernetes' own controller.
 const PER_SLICE: usize = 100;
 /// Whose slices these are.
@@ -28,7 +30,12 @@ pub struct WantedEndpoint {
     pub terminating: bool,
     /// `zone`.
     pub zone: Option<Arc<str>>,
+    /// `hostname`.
+    pub hostname: Option<Arc<str>>,
 }
+
+/// The endpoints that one cluster gives an import, each with the numbers of its ports.
+pub type WantedEndpoints = BTreeMap<WantedEndpoint, BTreeMap<(Arc<str>, Protocol), u16>>;
 
 /// An EndpointSlice: the endpoints of one port set, cluster and family.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +51,7 @@ pub struct WantedSlice {
 pub fn slices(
     import: &ImportName,
     source: &str,
-    endpoints: &BTreeMap<WantedEndpoint, BTreeMap<(Arc<str>, Protocol), u16>>,
+    endpoints: &WantedEndpoints,
 ) -> BTreeMap<ImportName, WantedSlice> {
     let mut groups: BTreeMap<(Family, &BTreeMap<_, u16>), Vec<&WantedEndpoint>> = BTreeMap::new();
     for (endpoint, ports) in endpoints {
@@ -118,6 +125,9 @@ fn endpoint(endpoint: &WantedEndpoint) -> Value {
     });
     if let Some(zone) = &endpoint.zone {
         fields["zone"] = (**zone).into();
+    }
+    if let Some(hostname) = endpoint.hostname.as_deref().filter(|name| is_label(name)) {
+        fields["hostname"] = hostname.into();
     }
     fields
 }

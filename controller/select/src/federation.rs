@@ -10,6 +10,7 @@
 mod export;
 mod input;
 mod mcs;
+mod named;
 mod planned;
 mod publish;
 mod shown;
@@ -28,6 +29,7 @@ use portolan_model::Family;
 use portolan_policy::{ClusterSet, Objects};
 
 pub use input::{ClusterState, Kept};
+pub use named::{NamedEndpoint, NamedImport};
 pub use planned::{PlannedImport, PlannedShares};
 pub use shown::{ShownCluster, ShownExport, ShownImport, ShownPort};
 
@@ -94,6 +96,10 @@ pub(crate) struct Federation {
     wanted_changed: bool,
     /// Imports to project again.
     dirty: BTreeSet<ObjectKey>,
+    /// Imports whose names may have changed; `None` if nobody asks.
+    renamed: Option<BTreeSet<ObjectKey>>,
+    /// Set when exports or namespaces change.
+    namespaces_changed: bool,
     /// Exported Services whose endpoints must be checked again.
     unchecked: BTreeSet<ObjectKey>,
 }
@@ -127,6 +133,12 @@ impl Federation {
             .filter(|(name, state)| before.get(*name) != Some(*state))
             .map(|(name, _)| name)
             .collect();
+        let is_lost = |states: &BTreeMap<Arc<str>, ClusterState>, name: &Arc<str>| {
+            states.get(name).is_some_and(|state| state.lost)
+        };
+        let mut names = changed.iter().copied();
+        self.endpoints_changed |=
+            names.any(|name| is_lost(&before, name) != is_lost(&self.states, name));
         let importers = self.importers.iter();
         let affected = importers.filter(|(source, _)| changed.contains(&source.cluster));
         let affected = affected.flat_map(|(_, imports)| imports.iter().cloned());
@@ -214,6 +226,10 @@ impl Federation {
     pub(crate) fn replan(&mut self, catalog: &Catalog, is_news: bool) {
         if std::mem::take(&mut self.is_stale) || is_news {
             self.plan_anew(catalog);
+            self.check_properties(catalog);
+        }
+        if is_news {
+            self.note_facts();
         }
     }
 
@@ -261,6 +277,9 @@ impl Federation {
             self.check_endpoints(catalog, &service);
         }
         self.objects_changed |= self.problems_changed;
+        if let Some(renamed) = &mut self.renamed {
+            renamed.extend(self.dirty.iter().cloned());
+        }
         for import in std::mem::take(&mut self.dirty) {
             self.claim(catalog, &import, dirty);
             dirty.services.insert(import);

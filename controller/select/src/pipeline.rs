@@ -14,7 +14,8 @@ use portolan_policy::Objects;
 
 use crate::explain::explain;
 use crate::federation::{
-    ClusterState, Federation, Kept, PlannedImport, ShownExport, ShownImport, Wanted, is_import,
+    ClusterState, Federation, Kept, NamedImport, PlannedImport, ShownExport, ShownImport, Wanted,
+    is_import,
 };
 use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
 
@@ -149,6 +150,28 @@ impl Pipeline {
     #[must_use]
     pub fn mcs_writes(&self, cluster: &Arc<str>, awaited: &Awaited) -> Vec<Write> {
         self.federation.mcs_writes(&self.catalog, cluster, awaited)
+    }
+
+    /// Begins to note the imports whose names may have changed, for [`take_renamed`](Self::take_renamed).
+    pub fn follow_names(&mut self) {
+        self.federation.follow_names();
+    }
+
+    /// The imports, by their keys ([`crate::import_key`]), whose names may have changed by flushes since the last
+    /// call.
+    pub fn take_renamed(&mut self) -> BTreeSet<ObjectKey> {
+        self.federation.take_renamed()
+    }
+
+    /// Whether namespaces may have changed by flushes since the last call.
+    pub fn take_namespaces_changed(&mut self) -> bool {
+        self.federation.take_namespaces_changed()
+    }
+
+    /// An import as DNS names it; `None` if there is none with this key.
+    #[must_use]
+    pub fn named(&self, import: &ObjectKey) -> Option<NamedImport> {
+        self.federation.import_names(&self.catalog, import)
     }
 
     /// The EndpointSlices that a cluster should have for its imports, by name.

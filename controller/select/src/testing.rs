@@ -154,6 +154,7 @@ fn endpoint(family: Family) -> impl Strategy<Value = Endpoint> {
                 terminating: conditions.2,
                 node,
                 pod,
+                hostname: None,
                 zone_hints,
                 node_hints,
             },

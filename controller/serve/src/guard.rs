@@ -14,6 +14,7 @@ use std::time::Duration;
 use portolan_auth::{Identity, Refusal, RefusalReason, Reviewed, revoked};
 use portolan_listener::{Admission, Peer};
 use portolan_proto::CLUSTER_ID;
+use portolan_runtime::PeerCluster;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
@@ -96,7 +97,7 @@ where
     /// first, and is cut off if the agent stalls.
     async fn answer(
         mut self,
-        request: http::Request<Body>,
+        mut request: http::Request<Body>,
     ) -> Result<http::Response<Body>, Infallible> {
         let peer = request.extensions().get::<Peer>().cloned();
         let metadata = MetadataMap::from_headers(request.headers().clone());
@@ -114,8 +115,15 @@ where
         };
         let admission = peer.as_ref().map(Peer::admit);
         poll_fn(|task| self.service.poll_ready(task)).await?;
+        // The only cluster now is not that of a peer without a credential: others may join.
+        let clusters = &context.config.clusters;
+        let named = identity.cluster().and_then(|name| clusters.get(name));
+        if let Some(cluster) = named {
+            request.extensions_mut().insert(PeerCluster(cluster));
+        }
+        let cluster = cluster_of(&context, &identity);
         let mut response = self.service.call(request).await?;
-        let feed = cluster_of(&context, &identity).map(|cluster| context.tables.feed(&cluster));
+        let feed = cluster.map(|cluster| context.tables.feed(&cluster));
         let cluster_id = feed.as_ref().and_then(|feed| feed.cluster_id());
         if let Some(id) = cluster_id.and_then(|id| id.parse().ok()) {
             response.headers_mut().insert(CLUSTER_ID, id);

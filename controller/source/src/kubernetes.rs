@@ -34,7 +34,8 @@ use tokio_util::sync::CancellationToken;
 use crate::deletions::GuardConfig;
 use crate::held::KindGuard;
 use crate::objects::{
-    EndpointSlice, Namespace, Node, Pod, ProxyName, Scope, Service, ServiceExport, ServiceImport,
+    ClusterProperty, EndpointSlice, Namespace, Node, Pod, ProxyName, Scope, Service, ServiceExport,
+    ServiceImport,
 };
 use crate::{NameSink, Sink};
 use exports::Exports;
@@ -165,7 +166,7 @@ pub async fn watch_shared(
     let exports = Exports::new(sink.clone(), *automatic.borrow());
     let exports = Arc::new(exports);
     let feeds = Feeds {
-        pending: Arc::new(Pending::new(6)),
+        pending: Arc::new(Pending::new(7)),
         pending_names: Arc::new(Pending::new(0)),
         scope: Arc::new(Scope {
             cluster,
@@ -191,6 +192,7 @@ pub async fn watch_shared(
             follower.of::<Namespace>(true, false).run(),
             follower.of::<ServiceExport>(true, false).run(),
             follower.of::<ServiceImport>(true, false).run(),
+            follower.of::<ClusterProperty>(true, false).run(),
             exports.follow(automatic),
         )
     };
@@ -216,8 +218,11 @@ impl Feeds {
             let pending = Arc::clone(&self.pending_names);
             NameFeed::new(kind, names.sink.clone(), pending)
         });
-        // Pods come and go, and no table depends on ServiceImports.
-        let is_guarded = !matches!(kind, Kind::Pod | Kind::ServiceImport);
+        // Pods come and go, no table depends on ServiceImports, and properties are few.
+        let is_guarded = !matches!(
+            kind,
+            Kind::Pod | Kind::ServiceImport | Kind::ClusterProperty
+        );
         let guard = is_guarded.then(|| {
             let holds = Arc::clone(self.stats.holds());
             KindGuard::new(kind, Arc::clone(&self.scope.cluster), self.guard, holds)

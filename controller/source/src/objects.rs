@@ -17,6 +17,7 @@ mod node;
 mod pod;
 mod ports;
 mod problems;
+mod property;
 mod schema;
 mod scope;
 mod service;
@@ -38,11 +39,11 @@ pub use metadata::{Annotation, ManagedFields, Metadata};
 pub use names::{Names, removed};
 pub(crate) use pod::has_weight;
 pub use schema::{
-    ClientIpConfig, ClusterStatus, Condition, Conditions, Endpoint, EndpointSlice, HintName, Hints,
-    LoadBalancerIngress, LoadBalancerStatus, McsStatus, Namespace, Node, NodeAddress, NodeSpec,
-    NodeStatus, Pod, PodIp, PodStatus, Service, ServiceExport, ServiceExportSpec, ServiceImport,
-    ServiceImportSpec, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort,
-    Taint, TargetRef,
+    ClientIpConfig, ClusterProperty, ClusterPropertySpec, ClusterStatus, Condition, Conditions,
+    Endpoint, EndpointSlice, HintName, Hints, LoadBalancerIngress, LoadBalancerStatus, McsStatus,
+    Namespace, Node, NodeAddress, NodeSpec, NodeStatus, Pod, PodIp, PodStatus, Service,
+    ServiceExport, ServiceExportSpec, ServiceImport, ServiceImportSpec, ServicePort, ServiceSpec,
+    ServiceStatus, SessionAffinityConfig, SlicePort, Taint, TargetRef,
 };
 pub use scope::{ProxyName, ProxyNameError, Scope};
 
@@ -142,6 +143,7 @@ pub fn convert(kind: Kind, value: &Value, scope: &Scope) -> Converted {
         Kind::Namespace => convert_as::<Namespace>(value, scope),
         Kind::ServiceExport => convert_as::<ServiceExport>(value, scope),
         Kind::ServiceImport => convert_as::<ServiceImport>(value, scope),
+        Kind::ClusterProperty => convert_as::<ClusterProperty>(value, scope),
         Kind::LoadBalancer | Kind::Director => {
             let message = "is read with all others of its kind";
             let problem = FieldProblem::new("kind", Reason::Unsupported, message);
@@ -161,6 +163,7 @@ pub fn names(kind: Kind, value: &Value) -> Names {
         Kind::Node
         | Kind::ServiceExport
         | Kind::ServiceImport
+        | Kind::ClusterProperty
         | Kind::LoadBalancer
         | Kind::Director => Names::default(),
     }
@@ -180,7 +183,10 @@ fn convert_as<T: Manifest>(value: &Value, scope: &Scope) -> Converted {
 /// Whether objects of this kind live in a namespace.
 #[must_use]
 pub fn is_namespaced(kind: Kind) -> bool {
-    !matches!(kind, Kind::Node | Kind::Namespace | Kind::Director)
+    !matches!(
+        kind,
+        Kind::Node | Kind::Namespace | Kind::ClusterProperty | Kind::Director
+    )
 }
 
 /// Whether objects of this kind are read in this `apiVersion`.
@@ -196,6 +202,7 @@ pub fn is_version(kind: Kind, version: &str) -> bool {
 pub fn api_version(kind: Kind) -> &'static str {
     match kind {
         Kind::ServiceExport | Kind::ServiceImport => "multicluster.x-k8s.io/v1beta1",
+        Kind::ClusterProperty => "about.k8s.io/v1beta1",
         Kind::Service | Kind::Node | Kind::Pod | Kind::Namespace => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
         Kind::LoadBalancer | Kind::Director => portolan_director::document::API_VERSION,

@@ -15,4 +15,4 @@ pub(crate) use contact::SourceContact;
 pub(crate) use metrics::ClusterCollector;
 pub(crate) use saved::{Saved, Saver};
 pub(crate) use states::ClusterStates;
-pub(crate) use supervisor::{ClusterSources, Members, Supervisor};
+pub(crate) use supervisor::{ClusterSources, Home, Members, Supervisor};

@@ -4,6 +4,7 @@
 
 mod members;
 mod problems;
+mod secrets;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ use crate::writer::ClusterChange;
 use members::Member;
 pub(crate) use members::Members;
 use problems::{of_networks, unsupported};
+pub(crate) use secrets::Home;
+use secrets::Secrets;
 
 /// Length of the queue of one cluster's events.
 const EVENTS: usize = 8;
@@ -65,6 +68,8 @@ pub(crate) struct Supervisor {
     automatic: watch::Sender<bool>,
     /// The clusters that are reached by kubeconfigs.
     members: Members,
+    /// Their kubeconfigs that are in Secrets.
+    secrets: Secrets,
 }
 
 /// The source of one cluster. It stops when this is dropped.
@@ -135,7 +140,14 @@ impl Supervisor {
             told: None,
             automatic: watch::Sender::new(false),
             members,
+            secrets: Secrets::default(),
         }
+    }
+
+    /// Reads the Secrets that Clusters name at an API server.
+    pub(crate) fn at_home(mut self, home: Home) -> Self {
+        self.secrets = Secrets::new(home);
+        self
     }
 
     /// Runs until the token is cancelled, or the writer is gone.
@@ -158,6 +170,7 @@ impl Supervisor {
                     self.tell_problems().await?;
                 }
                 Some(trial) = self.members.tried() => self.replace(trial).await?,
+                Some(read) = self.secrets.read() => self.take_secret(read).await?,
                 Some(ended) = self.tasks.join_next_with_id() => {
                     if let Err(error) = ended {
                         let task = error.id();
@@ -260,7 +273,10 @@ impl Supervisor {
         let clusters = objects.clusters.values();
         problems.extend(clusters.filter_map(|cluster| match &cluster.access {
             Access::Files(_) => None,
-            Access::KubeconfigFile(_) => self.members.problem(&cluster.meta.name),
+            Access::KubeconfigFile(_) => self.members.problem(&cluster.meta.name, "kubeconfigFile"),
+            Access::KubeconfigSecret { .. } => {
+                self.members.problem(&cluster.meta.name, "kubeconfigSecret")
+            }
             other => Some(unsupported(cluster, other)),
         }));
         if problems != self.problems {

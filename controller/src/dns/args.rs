@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
-use portolan_dns::{DnsServerArgs, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
+use portolan_dns::{Bind, DnsServerArgs, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
 use portolan_runtime::duration_within;
 
 use super::etcd::ExportArgs;
@@ -21,6 +21,26 @@ pub(crate) struct DnsArgs {
     /// Namespaces.
     #[arg(long = "dns-zone", env = "PORTOLAN_DNS_ZONE", value_delimiter = ',')]
     zones: Vec<String>,
+
+    /// A zone with the names of imported Services, such as clusterset.local, with --source clusters; may be repeated.
+    /// Each cluster has its own: its agents get it (--dns-bind-address of the agent); zone files are in a directory
+    /// with the cluster's name below --dns-zone-dir, and keys of etcd below --dns-etcd-prefix, a hyphen and that name.
+    #[arg(
+        long = "dns-clusterset-zone",
+        env = "PORTOLAN_DNS_CLUSTERSET_ZONE",
+        value_delimiter = ','
+    )]
+    clusterset_zones: Vec<String>,
+
+    /// An address for CoreDNS's grpc plugin that answers with the imports of one cluster, as CLUSTER=ADDRESS:PORT or
+    /// CLUSTER=unix:///PATH; may be repeated.
+    #[arg(
+        long = "dns-clusterset-listen",
+        env = "PORTOLAN_DNS_CLUSTERSET_LISTEN",
+        value_delimiter = ',',
+        value_parser = listener
+    )]
+    clusterset_listen: Vec<(String, Bind)>,
 
     /// The networks that PTR records are served for; may be repeated. Default: all.
     #[arg(
@@ -125,7 +145,31 @@ fn name_server(text: &str) -> Result<ServiceKey, ServiceKeyError> {
     }
 }
 
+/// An address that is not written as CLUSTER=ADDRESS.
+#[derive(Debug, thiserror::Error)]
+#[error("expected CLUSTER=ADDRESS:PORT or CLUSTER=unix:///PATH")]
+struct ListenerError;
+
+fn listener(text: &str) -> Result<(String, Bind), ListenerError> {
+    let (cluster, address) = text.split_once('=').ok_or(ListenerError)?;
+    let address = address.parse().map_err(|_| ListenerError)?;
+    match cluster {
+        "" => Err(ListenerError),
+        _ => Ok((cluster.to_owned(), address)),
+    }
+}
+
 impl DnsArgs {
+    /// Whether there are names of imported Services.
+    pub(crate) fn is_clusterset_on(&self) -> bool {
+        !self.clusterset_zones.is_empty()
+    }
+
+    /// The addresses that answer with the imports of one cluster.
+    pub(super) fn clusterset_listeners(&self) -> &[(String, Bind)] {
+        &self.clusterset_listen
+    }
+
     pub(crate) fn is_on(&self) -> bool {
         !self.zones.is_empty()
     }
@@ -134,9 +178,10 @@ impl DnsArgs {
     pub(crate) fn validate(&self, source: Source) -> anyhow::Result<()> {
         let exports = self.zone_dir.is_some() || self.server.is_on() || self.etcd.is_on();
         ensure!(
-            self.is_on() || !exports,
+            self.is_on() || self.is_clusterset_on() || !exports,
             "--dns-bind-address, --dns-zone-dir and --dns-etcd-endpoint need --dns-zone"
         );
+        self.validate_clusterset(source)?;
         if self.is_on() {
             ensure!(
                 source != Source::Controller,
@@ -151,6 +196,36 @@ impl DnsArgs {
         self.etcd.validate()
     }
 
+    fn validate_clusterset(&self, source: Source) -> anyhow::Result<()> {
+        if !self.is_clusterset_on() {
+            ensure!(
+                self.clusterset_listen.is_empty(),
+                "--dns-clusterset-listen needs --dns-clusterset-zone"
+            );
+            return Ok(());
+        }
+        ensure!(
+            source == Source::Clusters,
+            "--dns-clusterset-zone is for --source clusters"
+        );
+        ensure!(
+            !self.server.is_on(),
+            "--dns-bind-address: it says no cluster; use --dns-clusterset-listen"
+        );
+        self.clusterset_config().map(drop)
+    }
+
+    /// The configuration of the zones of imported Services.
+    pub(super) fn clusterset_config(&self) -> anyhow::Result<ZoneConfig> {
+        let mut zones = self.clusterset_zones.iter();
+        let first = zones.next().context("--dns-clusterset-zone: missing")?;
+        let mut config = ZoneConfig::clusterset(first).context("--dns-clusterset-zone")?;
+        for zone in zones {
+            config.add_zone(zone).context("--dns-clusterset-zone")?;
+        }
+        self.with_settings(config).context("--dns-clusterset-zone")
+    }
+
     pub(super) fn zone_config(&self) -> anyhow::Result<ZoneConfig> {
         let mut zones = self.zones.iter();
         let first = zones.next().context("--dns-zone: missing")?;
@@ -158,6 +233,10 @@ impl DnsArgs {
         for zone in zones {
             config.add_zone(zone).context("--dns-zone")?;
         }
+        self.with_settings(config)
+    }
+
+    fn with_settings(&self, mut config: ZoneConfig) -> anyhow::Result<ZoneConfig> {
         if !self.networks.is_empty() {
             config = config.with_networks(&self.networks);
         }
@@ -246,6 +325,38 @@ mod tests {
         assert_eq!(text(&config.reverse), ["10.in-addr.arpa."]);
         assert_eq!((config.ttl, config.pods), (30, PodMode::Verified));
         assert_eq!(config.name_server.unwrap().name, "kube-dns");
+    }
+
+    #[test]
+    fn a_zone_of_imports_is_for_several_clusters() {
+        let of = |args: &str, source| {
+            let args = ["x"].into_iter().chain(args.split_whitespace());
+            let dns = Cli::try_parse_from(args).unwrap().dns;
+            dns.validate(source).map_err(|error| format!("{error:#}"))?;
+            dns.clusterset_config().map_err(|error| error.to_string())
+        };
+        let zone = "--dns-clusterset-zone ClusterSet.local";
+        let config = of(&format!("{zone} --dns-ttl 30s"), Source::Clusters).unwrap();
+        assert_eq!(config.zones[0].to_string(), "clusterset.local.");
+        assert_eq!((config.ttl, config.reverse.len()), (30, 0));
+        for (more, source, field) in [
+            ("", Source::Kubernetes, "--source clusters"),
+            (
+                "--dns-bind-address 127.0.0.1:1",
+                Source::Clusters,
+                "--dns-clusterset-listen",
+            ),
+            ("--dns-pods verified", Source::Clusters, "pods"),
+            ("--dns-network 10.0.0.0/8", Source::Clusters, "reverse"),
+        ] {
+            let error = of(&format!("{zone} {more}"), source).unwrap_err();
+            assert!(error.contains(field), "{more}: {error}");
+        }
+        let (cluster, address) = listener("eu-1=127.0.0.1:53").unwrap();
+        assert_eq!((&*cluster, &*address.to_string()), ("eu-1", "127.0.0.1:53"));
+        for bad in ["127.0.0.1:53", "=127.0.0.1:53", "eu-1=53"] {
+            assert!(listener(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

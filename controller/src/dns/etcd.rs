@@ -14,6 +14,7 @@ use portolan_runtime::Vital;
 use portolan_source::lease::{LeaseConfig, lead};
 use portolan_tls::POLL;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 
 use crate::process_name::process_name;
 
@@ -87,6 +88,37 @@ pub(crate) struct ExportArgs {
     lease: String,
 }
 
+/// An export of zones to etcd, each below a label of its own.
+#[derive(Debug, Clone)]
+pub(super) struct Export {
+    /// The flag `--dns-etcd-prefix`.
+    pub(super) prefix: String,
+    endpoints: Vec<Channel>,
+    user: Option<portolan_etcd::User>,
+}
+
+impl Export {
+    /// Keeps the keys of a zone.
+    pub(super) async fn run(self, layout: Layout, zone: Arc<SharedZone>) {
+        let config = config(layout, self.user);
+        export(zone, self.endpoints, config, std::future::pending()).await;
+    }
+}
+
+fn config(layout: Layout, user: Option<portolan_etcd::User>) -> ExportConfig {
+    ExportConfig {
+        layout,
+        interval: INTERVAL,
+        retry: RETRY,
+        resync: RESYNC,
+        timeout: TIMEOUT,
+        user: user.map(|user| User {
+            name: user.name,
+            password: user.password,
+        }),
+    }
+}
+
 impl ExportArgs {
     pub(super) fn is_on(&self) -> bool {
         !self.endpoints.is_empty()
@@ -123,6 +155,23 @@ impl ExportArgs {
         self.access().check_files()
     }
 
+    /// The export of zones that come and go; `None` if it is off. Credentials are followed until the program ends.
+    pub(super) fn open(&self, vital: &Vital) -> anyhow::Result<Option<Export>> {
+        if !self.is_on() {
+            return Ok(None);
+        }
+        let connection = self.access().open()?;
+        if let Some(files) = connection.credentials {
+            let follow = files.follow(POLL, vital.ending.clone());
+            vital.spawn("credentials for etcd", follow);
+        }
+        Ok(Some(Export {
+            prefix: self.prefix.clone(),
+            endpoints: connection.endpoints,
+            user: connection.user,
+        }))
+    }
+
     /// Starts the export if it is enabled; with a Kubernetes client, only while this process holds
     /// the Lease.
     pub(super) fn start(
@@ -140,17 +189,7 @@ impl ExportArgs {
             vital.spawn("credentials for etcd", follow);
         }
         let endpoints = connection.endpoints;
-        let config = ExportConfig {
-            layout: Layout::new(&self.prefix)?,
-            interval: INTERVAL,
-            retry: RETRY,
-            resync: RESYNC,
-            timeout: TIMEOUT,
-            user: connection.user.map(|user| User {
-                name: user.name,
-                password: user.password,
-            }),
-        };
+        let config = config(Layout::new(&self.prefix)?, connection.user);
         let zone = Arc::clone(zone);
         let Some(client) = client else {
             let stop = vital.ending.clone().cancelled_owned();

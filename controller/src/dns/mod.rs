@@ -2,10 +2,13 @@
 
 //! DNS: the task that keeps the zone up to date, servers and exports.
 
+mod all;
 mod args;
 mod ask;
+mod clusterset;
 mod etcd;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,7 +25,10 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{Args, Source};
 use portolan_runtime::Vital;
 
+pub(crate) use all::AnyDns;
 pub(crate) use args::DnsArgs;
+pub(crate) use clusterset::ClusterNames;
+use clusterset::ClusterSetDns;
 
 /// Batches of the source that may wait.
 const BATCHES: usize = 64;
@@ -54,16 +60,18 @@ impl Dns {
         if !dns.is_on() {
             return Ok(None);
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        // Serials wrap around.
-        let serial = now.map_or(1, |now| {
-            u32::try_from(now.as_secs() & 0xffff_ffff).unwrap_or(1)
-        });
+        let serial = now_as_serial();
         let zone = Zone::new(dns.zone_config()?, serial)?;
         let zone = Arc::new(SharedZone::new(zone));
         let server = dns.server.server(&zone, registry);
         let bound = dns.server.bind().await.context("--dns-bind-address")?;
-        write_files(dns, &zone, serial, vital)?;
+        if let Some(directory) = dns.zone_dir() {
+            let files = write_files(directory, dns.zone_interval(), &zone, serial)?;
+            let stop = vital.ending.clone();
+            vital.spawn("zone files", async move {
+                let _ = stop.run_until_cancelled(files).await;
+            });
+        }
         let client = match args.source {
             Source::Kubernetes if dns.etcd.is_on() => {
                 let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
@@ -128,15 +136,21 @@ async fn follow(zone: Arc<SharedZone>, mut batches: mpsc::Receiver<Vec<NamesChan
     }
 }
 
+/// The time, in seconds since 1970, as a serial. Serials wrap around.
+fn now_as_serial() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(1, |now| {
+        u32::try_from(now.as_secs() & 0xffff_ffff).unwrap_or(1)
+    })
+}
+
+/// The task that keeps the files of a zone, in a directory that is made if it is not there.
 fn write_files(
-    dns: &DnsArgs,
+    directory: &Path,
+    interval: Duration,
     zone: &Arc<SharedZone>,
     first_serial: u32,
-    vital: &Vital,
-) -> anyhow::Result<()> {
-    let Some(directory) = dns.zone_dir() else {
-        return Ok(());
-    };
+) -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
     std::fs::create_dir_all(directory)
         .with_context(|| format!("--dns-zone-dir {}", directory.display()))?;
     let config = zone.read().config().clone();
@@ -148,12 +162,10 @@ fn write_files(
     });
     let config = zone_file::ExportConfig {
         files: files.collect(),
-        interval: dns.zone_interval(),
+        interval,
         retry: RETRY,
         first_serial,
     };
-    let stop = vital.ending.clone().cancelled_owned();
-    let export = zone_file::export(Arc::clone(zone), config, stop);
-    vital.spawn("zone files", export);
-    Ok(())
+    let never = std::future::pending();
+    Ok(zone_file::export(Arc::clone(zone), config, never))
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::Publishing;
 use crate::args::{Args, Source};
 use crate::cluster::{ClusterMetrics, ClusterWatch};
-use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, Members, Supervisor};
+use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, Home, Members, Supervisor};
 use crate::mcs::Mcs;
 use crate::writer::{ClusterChange, Inbox};
 
@@ -163,6 +163,8 @@ fn watch_clusters(
         states,
         members,
     );
+    let home = Home::new(args.kubeconfig.clone(), args.context.clone());
+    let supervisor = supervisor.at_home(home);
     vital.spawn("clusters", supervisor.run(vital.ending.clone()));
 }
 

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::objects::McsPlanner;
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver, SourceContact};
+use crate::dns::ClusterNames;
 
 /// The time between two ticks.
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -37,6 +38,8 @@ pub(crate) struct Federated {
     states: ClusterStates,
     saver: Saver,
     mcs: McsPlanner,
+    /// DNS of imports; `None` if it is off.
+    names: Option<ClusterNames>,
     objects: Objects,
     loss: Loss,
     fleet: Fleet,
@@ -62,18 +65,25 @@ impl Federated {
         saved: Saved,
         saver: Saver,
         mcs: McsPlanner,
+        names: Option<ClusterNames>,
     ) -> Self {
         Self {
             sources,
             states,
             saver,
             mcs,
+            names,
             fleet: Fleet::resume(&saved.statuses, now()),
             drains: saved.drains,
             began: now(),
             resumed: saved.imports,
             ..Self::default()
         }
+    }
+
+    /// DNS of imports; `None` if it is off.
+    pub(super) fn names(&self) -> Option<ClusterNames> {
+        self.names.clone()
     }
 
     /// Whether there are clusters at all.
@@ -131,6 +141,12 @@ impl Federated {
             settings.drain = settings.drain.or_else(|| self.drains.get(&**name).copied());
             self.fleet.set(&Arc::from(cluster.id.as_str()), settings);
         }
+    }
+
+    /// The names of all clusters of the policy.
+    pub(super) fn cluster_names(&self) -> Vec<Arc<str>> {
+        let names = self.objects.clusters.keys();
+        names.map(|name| name.as_str().into()).collect()
     }
 
     fn clusters(&self) -> impl Iterator<Item = &Cluster> {

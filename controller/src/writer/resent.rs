@@ -8,7 +8,7 @@ use std::sync::Arc;
 use portolan_catalog::{Kind, ObjectChange, ObjectKey};
 
 /// The kinds of objects that the catalog has of a cluster.
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind::Service,
     Kind::EndpointSlice,
     Kind::Node,
@@ -16,6 +16,7 @@ const KINDS: [Kind; 7] = [
     Kind::Namespace,
     Kind::ServiceExport,
     Kind::ServiceImport,
+    Kind::ClusterProperty,
 ];
 
 /// The objects that a source has sent.

@@ -39,12 +39,23 @@ pub(crate) fn socket(directory: &Path) -> String {
 
 impl Agent {
     pub(crate) fn start(directory: &Path, controller: u16, flags: &[String]) -> Self {
+        Self::of_cluster(directory, controller, "", flags)
+    }
+
+    /// An agent that says the name of its cluster.
+    pub(crate) fn of_cluster(
+        directory: &Path,
+        controller: u16,
+        cluster: &str,
+        flags: &[String],
+    ) -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let bind = format!("--dns-bind-address={}", socket(directory));
         let fixed = ["agent".to_owned(), bind];
         let cli = Cli::try_parse_from([&fixed, flags].concat()).unwrap();
         let origin = Origin {
             pin: ClusterPin::default(),
+            cluster: cluster.to_owned(),
             endpoints: vec![url(controller).parse().unwrap()].into(),
             security: Security::Plaintext,
             state_dir: directory.join("state"),

@@ -9,11 +9,19 @@ use hickory_proto::rr::RecordType;
 
 use crate::ask::{Question, Seen};
 
-const ZONE: &str = ".cluster.local.";
+const ZONES: [&str; 2] = ["cluster.local.", "clusterset.local."];
 
 /// The name below the zone.
 fn relative(question: &Question) -> &str {
-    question.name.strip_suffix(ZONE).unwrap_or_default()
+    let mut below = ZONES.iter().filter_map(|zone| {
+        let below = question.name.strip_suffix(zone)?;
+        below.strip_suffix('.')
+    });
+    below.next().unwrap_or_default()
+}
+
+fn is_apex(question: &Question) -> bool {
+    ZONES.contains(&&*question.name)
 }
 
 /// The reason why the file plugin's answer may differ from Portolan's over gRPC, which equals the
@@ -97,7 +105,7 @@ fn listed_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'sta
     if is_namespace && grpc.answers.is_empty() && etcd.answers.iter().any(is_alias) {
         return Some("a Namespace shows its ExternalName Services (spec 7.2)");
     }
-    if question.name == "cluster.local." && question.kind == RecordType::SRV {
+    if is_apex(question) && question.kind == RecordType::SRV {
         return Some("SRV of the apex reads the whole zone (spec 7.2)");
     }
     None
@@ -119,10 +127,10 @@ fn more_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'stati
         return Some("a name exists for every type");
     }
     let text = question.kind == RecordType::TXT;
-    if question.name == "cluster.local." && text {
+    if is_apex(question) && text {
         return Some("TXT of the apex reads the whole zone");
     }
-    if question.name == "cluster.local." && question.kind == RecordType::NS {
+    if is_apex(question) && question.kind == RecordType::NS {
         return Some("the name server is the key that says so, ns.dns");
     }
     let pointers = |line: &String| line.contains(" PTR ");

@@ -2,6 +2,8 @@
 
 //! Objects for each row of the specification.
 
+pub(crate) mod clusterset;
+
 use serde_json::{Value, json};
 
 const SLICE: &str = "discovery.k8s.io/v1";

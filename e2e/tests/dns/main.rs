@@ -7,6 +7,7 @@
 
 mod agent;
 mod ask;
+mod clusterset;
 mod compare;
 mod differences;
 mod export;

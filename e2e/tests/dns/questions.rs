@@ -149,3 +149,27 @@ pub(crate) fn of_exports() -> BTreeSet<Question> {
     reverse.iter_mut().for_each(|name| _ = name.pop());
     each(&[names("cluster.local."), reverse].concat(), &KINDS)
 }
+
+/// Names below a namespace of the clusterset's zone, with neighbours that do not exist.
+const IMPORTED: &str = "@ web api db sleepy plain unnamed private nothing w.eu-1.web eu-1.web w.web us-1.db eu-1.db db-0.db \
+    db-0.eu-1.db db-0.us-1.db db-3.eu-1.db 10-1-0-2.eu-1.db 10-2-0-2.us-1.db 10-1-0-2.us-1.db fd00-2--9.us-1.db \
+    10-2-0-7.us-1.plain 10-1-0-4.eu-1.sleepy _http._tcp.web _dns._udp.web _http._udp.web _tcp.web _db._tcp.db \
+    _db._udp.db _db.db _grpc._tcp.api x.db-0.eu-1.db db-0.eu-1.nothing";
+/// Spellings that CoreDNS reads in its own way.
+const ODD_IMPORTED: &str = "http._tcp.web _http.tcp.web http.tcp.web _._tcp.web _http._.web _._.web db._tcp.db _._tcp.db \
+    _._.db _eu-1.db-0.db _db-0.eu-1.db db-0._eu-1.db";
+const AROUND_IMPORTED: &str = "@ svc pod emptyns.svc nons.svc web.nons.svc web.emptyns.svc dns-version ns.dns dns foo \
+    10-1-0-1.testns.pod testns.pod";
+
+/// Queries for the names of imported Services, and for many that do not exist, each with every type.
+pub(crate) fn of_clusterset(zone: &str) -> BTreeSet<Question> {
+    let services = absolute(&[IMPORTED, ODD_IMPORTED], &format!("testns.svc.{zone}"));
+    around(&[services, absolute(&[AROUND_IMPORTED], zone)].concat())
+}
+
+/// The queries to zone files and to etcd: names of the specification.
+pub(crate) fn of_clusterset_exports(zone: &str) -> BTreeSet<Question> {
+    let services = absolute(&[IMPORTED], &format!("testns.svc.{zone}"));
+    let names = [services, absolute(&[AROUND_IMPORTED], zone)].concat();
+    each(&names, &KINDS)
+}

@@ -39,6 +39,8 @@ pub(super) struct SharedObjects {
     pub(super) imports: BTreeMap<(Arc<str>, Arc<str>), Service>,
     /// ServiceImports that are there, by namespace and name.
     pub(super) observed: BTreeMap<(Arc<str>, Arc<str>), ServiceImport>,
+    /// What the cluster says of itself: values by name.
+    pub(super) properties: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 /// The number of objects of each kind.
@@ -86,6 +88,7 @@ impl Cluster {
             Kind::Namespace => self.shared().map_or(0, |shared| shared.namespaces.len()),
             Kind::ServiceExport => self.shared().map_or(0, |shared| shared.exports.len()),
             Kind::ServiceImport => self.shared().map_or(0, |shared| shared.observed.len()),
+            Kind::ClusterProperty => self.shared().map_or(0, |shared| shared.properties.len()),
             Kind::LoadBalancer | Kind::Director => 0,
         }
     }
@@ -99,6 +102,9 @@ impl Cluster {
         match (kind, self.shared()) {
             (Kind::Namespace, Some(shared)) => {
                 return shared.namespaces.iter().map(in_none).collect();
+            }
+            (Kind::ClusterProperty, Some(shared)) => {
+                return shared.properties.keys().map(in_none).collect();
             }
             (Kind::ServiceExport, Some(shared)) => {
                 return shared.exports.keys().cloned().collect();
@@ -167,6 +173,7 @@ impl Namespace {
             | Kind::Namespace
             | Kind::ServiceExport
             | Kind::ServiceImport
+            | Kind::ClusterProperty
             | Kind::LoadBalancer
             | Kind::Director => Box::new(std::iter::empty()),
         }

@@ -3,13 +3,14 @@
 //! The endpoints of a Service port, and their weights.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use portolan_model::NodeKey;
+use portolan_model::{Family, NodeKey, Protocol};
 
 use super::Catalog;
 use super::cluster::{Namespace, ServiceEntry};
+use crate::packed::PackedSlice;
 use crate::{DirtySet, EndpointRef, ObjectKey, Service, ServicePort};
 
 impl Catalog {
@@ -24,26 +25,52 @@ impl Catalog {
         service: &Service,
         port: &ServicePort,
     ) -> BTreeMap<SocketAddr, EndpointRef<'_>> {
-        let mut merged: BTreeMap<SocketAddr, EndpointRef<'_>> = BTreeMap::new();
-        let key = &service.key;
-        let cluster = self.clusters.get(&key.cluster);
-        let entry = cluster.and_then(|cluster| cluster.entry(&key.namespace, &key.name));
-        for slice in entry.map(ServiceEntry::slices).unwrap_or_default() {
-            let is_ours = |family| service.has_family(family);
-            if !slice.family().is_some_and(is_ours) {
-                continue;
-            }
-            for number in slice.numbers(&port.name, port.protocol) {
-                for endpoint in slice.endpoints() {
-                    let address = SocketAddr::new(endpoint.address, number);
-                    let kept = merged.entry(address).or_insert(endpoint);
-                    if preference(&endpoint) > preference(kept) {
-                        *kept = endpoint;
-                    }
-                }
-            }
-        }
-        merged
+        let is_ours = |family| service.has_family(family);
+        of_port(
+            self.slices_of(&service.key, is_ours),
+            &port.name,
+            port.protocol,
+        )
+    }
+
+    /// The endpoints of a port of any exported Service, headless ones included, in these families.
+    /// Merged like [`endpoints`](Self::endpoints).
+    #[must_use]
+    pub fn exported_endpoints(
+        &self,
+        service: &ObjectKey,
+        families: &[Family],
+        port: (&str, Protocol),
+    ) -> BTreeMap<SocketAddr, EndpointRef<'_>> {
+        let slices = self.slices_of(service, |family| families.contains(&family));
+        of_port(slices, port.0, port.1)
+    }
+
+    /// The endpoints of an exported Service without ports, in these families. Merged like
+    /// [`endpoints`](Self::endpoints).
+    #[must_use]
+    pub fn exported_hosts(
+        &self,
+        service: &ObjectKey,
+        families: &[Family],
+    ) -> BTreeMap<IpAddr, EndpointRef<'_>> {
+        let slices = self.slices_of(service, |family| families.contains(&family));
+        let endpoints = slices.flat_map(|slice| slice.endpoints());
+        merged(endpoints.map(|endpoint| (endpoint.address, endpoint)))
+    }
+
+    /// The slices of a Service whose family is wanted.
+    fn slices_of(
+        &self,
+        service: &ObjectKey,
+        is_wanted: impl Fn(Family) -> bool,
+    ) -> impl Iterator<Item = &PackedSlice> {
+        let cluster = self.clusters.get(&service.cluster);
+        let entry = cluster.and_then(|cluster| cluster.entry(&service.namespace, &service.name));
+        let slices = entry.map(ServiceEntry::slices).unwrap_or_default();
+        slices
+            .iter()
+            .filter(move |slice| slice.family().is_some_and(&is_wanted))
     }
 
     /// The weight of an endpoint of a Service: its pod's, else its node's, else 1.
@@ -109,6 +136,36 @@ impl Catalog {
     }
 }
 
+/// The endpoints of the slices that have a port.
+fn of_port<'c>(
+    slices: impl Iterator<Item = &'c PackedSlice>,
+    name: &str,
+    protocol: Protocol,
+) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
+    let endpoints = slices.flat_map(|slice| {
+        let numbers: Vec<u16> = slice.numbers(name, protocol).collect();
+        numbers.into_iter().flat_map(|number| {
+            let all = slice.endpoints();
+            all.map(move |endpoint| (SocketAddr::new(endpoint.address, number), endpoint))
+        })
+    });
+    merged(endpoints)
+}
+
+/// Endpoints by place, each once: of copies the preferred one.
+fn merged<'c, K: Ord>(
+    endpoints: impl Iterator<Item = (K, EndpointRef<'c>)>,
+) -> BTreeMap<K, EndpointRef<'c>> {
+    let mut merged: BTreeMap<K, EndpointRef<'c>> = BTreeMap::new();
+    for (place, endpoint) in endpoints {
+        let kept = merged.entry(place).or_insert(endpoint);
+        if preference(&endpoint) > preference(kept) {
+            *kept = endpoint;
+        }
+    }
+    merged
+}
+
 /// The Node of an endpoint of a Service.
 fn host_key(of: &ObjectKey, endpoint: &EndpointRef<'_>) -> Option<NodeKey> {
     Some(NodeKey {
@@ -134,11 +191,12 @@ fn preference<'a>(endpoint: &EndpointRef<'a>) -> impl Ord + use<'a> {
         terminating,
         node,
         pod,
+        hostname,
         zone_hints,
         node_hints,
     } = *endpoint;
-    // The node, before the rest, as upstream prefers the copy that is local; the hints and the
-    // pod last, only so that no tie is left to the order of the slices.
+    // The node, before the rest, as upstream prefers the copy that is local; the hints, the
+    // pod and its name last, only so that no tie is left to the order of the slices.
     (
         node.is_some(),
         ready,
@@ -148,5 +206,6 @@ fn preference<'a>(endpoint: &EndpointRef<'a>) -> impl Ord + use<'a> {
         zone_hints,
         node_hints,
         pod,
+        hostname,
     )
 }

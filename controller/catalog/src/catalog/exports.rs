@@ -2,12 +2,15 @@
 
 //! Exports and namespaces, and the claims of imports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::cluster::{Cluster, SharedObjects};
 use super::{Catalog, affected};
-use crate::{DirtySet, ObjectKey, Service, ServiceExport, ServiceImport};
+use crate::{ClusterProperty, DirtySet, ObjectKey, Service, ServiceExport, ServiceImport};
+
+/// The most properties that are kept of a cluster.
+const MAX_PROPERTIES: usize = 1_000;
 
 /// The most ServiceImports that are kept of a cluster: it bounds the memory that a cluster can take with them.
 const MAX_OBSERVED: usize = 100_000;
@@ -32,6 +35,12 @@ impl Catalog {
     #[must_use]
     pub fn namespaces(&self, cluster: &str) -> Option<&BTreeSet<Arc<str>>> {
         Some(&self.shared_of(cluster)?.namespaces)
+    }
+
+    /// What a cluster says of itself: values by name.
+    #[must_use]
+    pub fn properties(&self, cluster: &str) -> Option<&BTreeMap<Arc<str>, Arc<str>>> {
+        Some(&self.shared_of(cluster)?.properties)
     }
 
     /// The zones of a cluster's Nodes.
@@ -94,6 +103,22 @@ impl Catalog {
     pub(super) fn remove_namespace(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
         let shared = self.cluster(&key.cluster).shared.as_deref_mut();
         dirty.exports |= shared.is_some_and(|shared| shared.namespaces.remove(&key.name));
+    }
+
+    pub(super) fn put_property(&mut self, property: ClusterProperty, dirty: &mut DirtySet) {
+        let ClusterProperty { key, value } = property;
+        let properties = &mut shared(self.cluster(&key.cluster)).properties;
+        if properties.len() >= MAX_PROPERTIES && !properties.contains_key(&key.name) {
+            return;
+        }
+        let before = properties.insert(Arc::clone(&key.name), Arc::clone(&value));
+        dirty.exports |= before != Some(value);
+    }
+
+    pub(super) fn remove_property(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
+        let shared = self.cluster(&key.cluster).shared.as_deref_mut();
+        let gone = shared.and_then(|shared| shared.properties.remove(&key.name));
+        dirty.exports |= gone.is_some();
     }
 
     pub(super) fn put_export(&mut self, export: ServiceExport, dirty: &mut DirtySet) {

@@ -66,6 +66,8 @@ pub struct Endpoint {
     pub node: Option<Arc<str>>,
     /// `targetRef.name`, if that is a Pod; it is of the slice's namespace.
     pub pod: Option<Arc<str>>,
+    /// `hostname`: its label in DNS.
+    pub hostname: Option<Arc<str>>,
     /// `hints.forZones[].name`; `None` if the endpoint has no such hint.
     pub zone_hints: Option<Vec<Arc<str>>>,
     /// `hints.forNodes[].name`; `None` if the endpoint has no such hint.
@@ -83,6 +85,7 @@ impl Endpoint {
             terminating: false,
             node: None,
             pod: None,
+            hostname: None,
             zone_hints: None,
             node_hints: None,
         }
@@ -98,6 +101,7 @@ impl Endpoint {
             terminating: self.terminating,
             node: self.node.as_ref(),
             pod: self.pod.as_deref(),
+            hostname: self.hostname.as_deref(),
             zone_hints: self.zone_hints.as_deref(),
             node_hints: self.node_hints.as_deref(),
         }
@@ -114,6 +118,7 @@ pub struct EndpointRef<'a> {
     pub terminating: bool,
     pub node: Option<&'a Arc<str>>,
     pub pod: Option<&'a str>,
+    pub hostname: Option<&'a str>,
     pub zone_hints: Option<&'a [Arc<str>]>,
     pub node_hints: Option<&'a [Arc<str>]>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! EndpointSlices: 12 bytes for an IPv4 endpoint, 24 for an IPv6 one, and the pods' names.
+//! EndpointSlices: 12 bytes for an IPv4 endpoint, 24 for an IPv6 one, and the names of pods and hosts.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,7 +23,8 @@ pub(crate) fn cut(name: &str) -> &str {
 /// An EndpointSlice without its namespace and Service, which are its key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PackedSlice {
-    /// Its name, and that of each endpoint's pod after it if any has one.
+    /// Its name, that of each endpoint's pod after it if any has one or a hostname, and after those the
+    /// hostname of each endpoint if any has one.
     names: Box<str>,
     /// 4 or 16 bytes per endpoint, by family.
     addresses: Box<[u8]>,
@@ -129,6 +130,7 @@ impl PackedSlice {
     /// The endpoints, in the slice's order.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointRef<'_>> {
         let mut pods = self.names.split(SEPARATOR).skip(1);
+        let mut hostnames = self.names.split(SEPARATOR).skip(1 + self.places.len());
         let width = self.addresses.len() / self.places.len().max(1);
         let addresses = self
             .addresses
@@ -139,7 +141,8 @@ impl PackedSlice {
             .zip(addresses)
             .map(move |(place, address)| {
                 let pod = pods.next().filter(|name| !name.is_empty());
-                place.view(address, pod)
+                let hostname = hostnames.next().filter(|name| !name.is_empty());
+                place.view(address, pod, hostname)
             })
     }
 
@@ -158,7 +161,12 @@ impl PackedSlice {
 }
 
 impl Place {
-    fn view<'a>(&'a self, address: IpAddr, pod: Option<&'a str>) -> EndpointRef<'a> {
+    fn view<'a>(
+        &'a self,
+        address: IpAddr,
+        pod: Option<&'a str>,
+        hostname: Option<&'a str>,
+    ) -> EndpointRef<'a> {
         let hints = self.hints.as_deref();
         EndpointRef {
             address,
@@ -167,6 +175,7 @@ impl Place {
             terminating: self.terminating,
             node: self.node.as_ref(),
             pod,
+            hostname,
             zone_hints: hints.and_then(|hints| hints.zones.as_deref()),
             node_hints: hints.and_then(|hints| hints.nodes.as_deref()),
         }
@@ -189,12 +198,13 @@ fn address(octets: &[u8]) -> Option<IpAddr> {
 
 fn names(name: &str, endpoints: &[Endpoint]) -> Box<str> {
     let mut all = cut(name).to_owned();
-    if endpoints.iter().any(|endpoint| endpoint.pod.is_some()) {
-        for endpoint in endpoints {
-            let pod = endpoint.pod.as_deref().unwrap_or_default();
-            all.push(SEPARATOR);
-            all.push_str(cut(pod));
-        }
+    let has_hostnames = endpoints.iter().any(|of| of.hostname.is_some());
+    let has_pods = has_hostnames || endpoints.iter().any(|of| of.pod.is_some());
+    let pods = endpoints.iter().filter(|_| has_pods).map(|of| &of.pod);
+    let hostnames = endpoints.iter().filter(|_| has_hostnames);
+    for name in pods.chain(hostnames.map(|of| &of.hostname)) {
+        all.push(SEPARATOR);
+        all.push_str(cut(name.as_deref().unwrap_or_default()));
     }
     all.into_boxed_str()
 }

@@ -35,7 +35,13 @@ fn address(family: Family) -> impl Strategy<Value = IpAddr> {
 fn endpoint(family: Family) -> impl Strategy<Value = Endpoint> {
     let conditions = (any::<bool>(), any::<bool>(), any::<bool>());
     let hints = || option::of(vec(name(), 0..3));
-    let names = (option::of(name()), option::of(name()), hints(), hints());
+    let names = (
+        option::of(name()),
+        option::of(name()),
+        hints(),
+        hints(),
+        option::of(name()),
+    );
     (address(family), conditions, names).prop_map(|(address, is, names)| Endpoint {
         address,
         ready: is.0,
@@ -45,6 +51,7 @@ fn endpoint(family: Family) -> impl Strategy<Value = Endpoint> {
         pod: names.1,
         zone_hints: names.2,
         node_hints: names.3,
+        hostname: names.4,
     })
 }
 

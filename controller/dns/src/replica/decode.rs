@@ -8,7 +8,7 @@ use portolan_model::Protocol;
 
 use super::follow::FrameError;
 use super::pb;
-use crate::config::{PodMode, ZoneConfig};
+use crate::config::{PodMode, ZoneConfig, ZoneKind};
 use crate::input::{Endpoint, Kind, NamesChange, Port, Service, ServiceKey, Slice, SliceKey};
 use crate::name;
 
@@ -26,6 +26,10 @@ fn names(field: &'static str, texts: &[String]) -> Result<Vec<crate::Name>, Fram
 
 pub(super) fn settings(from: pb::Settings) -> Result<ZoneConfig, FrameError> {
     let config = ZoneConfig {
+        kind: match from.clusterset {
+            true => ZoneKind::ClusterSet,
+            false => ZoneKind::Cluster,
+        },
         zones: names("zones", &from.zones)?,
         reverse: names("reverse_zones", &from.reverse_zones)?,
         ttl: from.ttl_seconds,
@@ -113,6 +117,7 @@ fn slice(key: &ServiceKey, from: pb::Slice) -> Result<Slice, FrameError> {
             name: from.name,
         },
         service: key.name.clone(),
+        cluster: given(from.cluster),
         endpoints: endpoints.collect::<Result<_, _>>()?,
         ports: ports(from.ports)?,
     })

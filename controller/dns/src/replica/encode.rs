@@ -8,7 +8,7 @@ use prost::Message as _;
 
 use super::pb::item::Item as Kind;
 use super::pb::{self, Item};
-use crate::config::{PodMode, ZoneConfig};
+use crate::config::{PodMode, ZoneConfig, ZoneKind};
 use crate::input::{self, ServiceKey, Slice, Subject};
 use crate::zone::Zone;
 
@@ -108,6 +108,7 @@ fn settings(config: &ZoneConfig) -> pb::Settings {
         ignore_empty: config.ignore_empty,
         namespaces: config.namespaces.iter().cloned().collect(),
         no_endpoints: !config.endpoints,
+        clusterset: config.kind == ZoneKind::ClusterSet,
     }
 }
 
@@ -183,6 +184,7 @@ fn slice(slice: &Slice, publish_not_ready: bool) -> pb::Slice {
         name: slice.key.name.clone(),
         endpoints: endpoints.collect(),
         ports: slice.ports.iter().map(port).collect(),
+        cluster: slice.cluster.clone().unwrap_or_default(),
     }
 }
 

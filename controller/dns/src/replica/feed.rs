@@ -112,6 +112,11 @@ impl Feed {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn zone(&self) -> &SharedZone {
+        &self.zone
+    }
+
     /// Completes with the next round or encoding after the call.
     pub(super) fn news(&self) -> Notified<'_> {
         self.news.notified()

@@ -32,7 +32,7 @@ pub mod pb {
 pub use encode::digest;
 pub use file::{load, save};
 pub use follow::{Follower, FrameError};
-pub use serve::NamesService;
+pub use serve::{ClusterFeeds, NamesService};
 
 /// The encoded `FileDescriptorSet` of `portolan.dns.v1`, for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/names.bin"));

@@ -31,6 +31,13 @@ fn full() -> ZoneConfig {
     }
 }
 
+fn request(digest: Vec<u8>) -> WatchRequest {
+    WatchRequest {
+        digest,
+        ..WatchRequest::default()
+    }
+}
+
 fn shared(zone: Zone) -> Arc<SharedZone> {
     Arc::new(SharedZone::new(zone))
 }
@@ -58,6 +65,50 @@ fn a_copy_from_disk_is_the_zone() {
     assert_eq!(copy.read().config(), zone.read().config());
     assert_eq!(text(&copy), text(&zone));
     assert_eq!(digest(&copy.read()), digest(&zone.read()));
+}
+
+#[test]
+fn a_copy_of_imported_names_is_the_zone() {
+    let zone = shared(crate::zone::tests::clusterset::zone());
+    let copy = empty();
+    load(&copy, &save(&zone.read())).unwrap();
+    assert_eq!(copy.read().config(), zone.read().config());
+    assert_eq!(text(&copy), text(&zone));
+    assert!(text(&copy).contains("db-0.us-1.db.testns.svc A 10.2.0.1"));
+    assert_eq!(digest(&copy.read()), digest(&zone.read()));
+}
+
+/// An agent gets the names of the cluster that its credential names, whatever it says itself.
+#[tokio::test]
+async fn agents_get_the_names_of_their_own_cluster() {
+    let feeds = ClusterFeeds::default();
+    let mut tasks = tokio::task::JoinSet::new();
+    for cluster in ["eu-1", "us-1"] {
+        let service = NamesChange::Service(cluster_ip(cluster, &["10.112.0.1"]));
+        let zone = zone_of(crate::zone::tests::clusterset::config(), [service]);
+        tasks.spawn(feeds.insert(cluster.into(), shared(zone)));
+    }
+    let service = NamesService::of_clusters(feeds.clone());
+    let said = |cluster: &str| WatchRequest {
+        knows_clusterset: true,
+        cluster: cluster.to_owned(),
+        ..WatchRequest::default()
+    };
+    let peer = |name: &str| portolan_runtime::PeerCluster(name.into());
+    let name_of = |feed: &Feed| feed.zone().read().services()[0].name.clone();
+    let eu = service.feed(Some(&peer("eu-1")), &said("us-1")).unwrap();
+    assert_eq!(name_of(&eu), "eu-1");
+    let us = service.feed(None, &said("us-1")).unwrap();
+    assert_eq!(name_of(&us), "us-1");
+    let code = |feed: Result<_, tonic::Status>| feed.map(drop).unwrap_err().code();
+    let unknown = service.feed(Some(&peer("ap-1")), &said("us-1"));
+    assert_eq!(code(unknown), tonic::Code::Unavailable);
+    // It would name hosts without their clusters.
+    let old = service.feed(Some(&peer("eu-1")), &WatchRequest::default());
+    assert_eq!(code(old), tonic::Code::Unimplemented);
+    feeds.remove("eu-1");
+    let gone = service.feed(Some(&peer("eu-1")), &said("eu-1"));
+    assert_eq!(code(gone), tonic::Code::Unavailable);
 }
 
 #[test]
@@ -117,6 +168,7 @@ fn a_slice_that_changes_hands_leaves_the_rest_of_its_service() {
                 name: name.to_owned(),
             },
             service: service.to_owned(),
+            cluster: None,
             endpoints: vec![crate::Endpoint {
                 addresses: vec![address.parse().unwrap()],
                 ready: true,
@@ -188,7 +240,7 @@ async fn a_copy_follows_over_grpc_and_is_sent_nothing_that_it_has() {
     assert_eq!(text(&copy), text(&zone));
 
     let known = digest(&copy.read()).to_vec();
-    let watch = client.watch(WatchRequest { digest: known }).await.unwrap();
+    let watch = client.watch(request(known)).await.unwrap();
     let first = watch.into_inner().message().await.unwrap().unwrap();
     assert_eq!(first.items.len(), 1, "{first:?}");
     task.abort();

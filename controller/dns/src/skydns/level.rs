@@ -64,7 +64,7 @@ impl Level<'_> {
         self.shadow("apex.dns");
         self.shadow("ns.dns");
         let version = Message {
-            text: crate::zone::SCHEMA_VERSION.to_owned(),
+            text: self.zone.config().kind.schema_version().to_owned(),
             ttl: VERSION_TTL,
             ..Message::default()
         };
@@ -141,6 +141,14 @@ impl Level<'_> {
             return;
         }
         self.mark(&records.base, "s");
+        // What is below a cluster's name must not show there.
+        let hosts = records.names.keys().filter(|_| records.of_clusters);
+        let clusters =
+            hosts.filter_map(|name| name.split_once('.').filter(|_| !name.starts_with('_')));
+        let clusters: BTreeSet<&str> = clusters.map(|(_, cluster)| cluster).collect();
+        for cluster in clusters {
+            self.mark(&join(cluster, &records.base), "c");
+        }
         for (name, set) in &records.names {
             match name.as_str() {
                 "" => self.own(records, own),

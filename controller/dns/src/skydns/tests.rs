@@ -81,7 +81,7 @@ impl Plugin {
 
     fn addresses(&self, name: &Name, kind: RecordType, apex: &Name) -> Answer {
         let asked = if name == apex {
-            absolute("apex.dns.cluster.local").unwrap()
+            crate::name::below("apex.dns", apex).unwrap()
         } else {
             name.clone()
         };
@@ -455,4 +455,48 @@ proptest! {
         let written: Keys = written.into_values().flatten().collect();
         prop_assert_eq!(written, all(&zone));
     }
+}
+
+/// What is below a cluster's name does not show there; etcd has no way to say that the name does not exist.
+#[test]
+fn hosts_of_imports_show_below_their_clusters_alone() {
+    let zone = crate::zone::tests::clusterset::zone();
+    let plugin = Plugin { keys: all(&zone) };
+    let names = [
+        "web",
+        "db",
+        "db-0.eu-1.db",
+        "db-0.us-1.db",
+        "10-1-0-2.eu-1.db",
+        "fd00-2--1.us-1.db",
+        "db-0.db",
+        "x.eu-1.db",
+        "w.eu-1.web",
+    ];
+    for name in names {
+        let name = absolute(&format!("{name}.testns.svc.clusterset.local")).unwrap();
+        for kind in [RecordType::A, RecordType::AAAA, RecordType::SRV] {
+            assert_eq!(
+                plugin.answer(&name, kind),
+                direct(&zone, &name, kind),
+                "{name} {kind}"
+            );
+        }
+    }
+    for label in ["_db._tcp.db", "_http._tcp.web"] {
+        let name = absolute(&format!("{label}.testns.svc.clusterset.local")).unwrap();
+        assert_eq!(plugin.srv(&name), direct(&zone, &name, RecordType::SRV));
+    }
+    for cluster in ["eu-1", "us-1"] {
+        let name = absolute(&format!("{cluster}.db.testns.svc.clusterset.local")).unwrap();
+        for kind in [RecordType::A, RecordType::SRV] {
+            let nothing = (ResponseCode::NoError, BTreeSet::new());
+            assert_eq!(plugin.answer(&name, kind), nothing, "{name} {kind}");
+        }
+    }
+    let version = absolute("dns-version.clusterset.local").unwrap();
+    assert_eq!(
+        plugin.text(&version),
+        direct(&zone, &version, RecordType::TXT)
+    );
 }

@@ -10,7 +10,7 @@ use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use super::Zone;
-use super::lookup::{Node, Origin, SCHEMA_VERSION};
+use super::lookup::{Node, Origin};
 use crate::name;
 use crate::records::{RecordSet, join};
 
@@ -126,7 +126,7 @@ impl Zone {
     /// two others do not.
     fn text(&self, answer: &mut Answer, name: &Name, origin: &Origin) -> Option<()> {
         if origin.labels == ["dns-version"] {
-            let text = TXT::new(vec![SCHEMA_VERSION.to_owned()]);
+            let text = TXT::new(vec![self.config.kind.schema_version().to_owned()]);
             let text = Record::from_rdata(name.clone(), VERSION_TTL, RData::TXT(text));
             answer.answers.push(text);
             return Some(());

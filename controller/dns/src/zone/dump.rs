@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use hickory_proto::rr::Name;
 
 use super::Zone;
-use super::lookup::SCHEMA_VERSION;
 use crate::config::PodMode;
 use crate::input::{Service, ServiceKey, Slice};
 use crate::label;
@@ -146,7 +145,7 @@ impl Zone {
     /// of [`PodMode::Insecure`] and those of topology zones cannot be listed.
     pub fn forward_entries(&self) -> impl Iterator<Item = NameEntry<'_>> {
         let version = RecordSet {
-            text: Some(SCHEMA_VERSION.to_owned()),
+            text: Some(self.config.kind.schema_version().to_owned()),
             ..RecordSet::default()
         };
         let servers = self

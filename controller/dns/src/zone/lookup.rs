@@ -14,9 +14,6 @@ use crate::label;
 use crate::name;
 use crate::records::{RecordSet, ServiceRecords, join, without_underscore};
 
-/// The version of the DNS specification that the records follow.
-pub(crate) const SCHEMA_VERSION: &str = "1.1.0";
-
 /// A zone that a name is in.
 #[derive(Debug, Clone)]
 pub(super) struct Origin {

@@ -24,7 +24,6 @@ use crate::problem::RecordProblem;
 pub use answer::Answer;
 pub(crate) use answer::VERSION_TTL;
 pub use dump::NameEntry;
-pub(crate) use lookup::SCHEMA_VERSION;
 use reverse::Reverse;
 use service::ServiceEntry;
 

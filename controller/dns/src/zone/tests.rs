@@ -4,6 +4,7 @@
 
 mod addresses;
 pub(crate) mod changes;
+pub(crate) mod clusterset;
 mod names;
 mod options;
 

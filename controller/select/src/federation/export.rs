@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_catalog::{
-    Catalog, EndpointRef, FieldProblem, Kind, ObjectKey, ObjectRef, Reason, Service, ServicePort,
+    Catalog, ClusterProperty, EndpointRef, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef,
+    Reason, Service, ServiceFacts, ServicePort,
 };
 use portolan_federate::imports::{ExportStatus, Ready, Valid};
 use portolan_federate::merge::{ImportPort, condition};
@@ -27,25 +29,54 @@ pub(super) fn port_of<'s>(service: &'s Service, port: &ImportPort) -> Option<&'s
     })
 }
 
+/// The port of an exported Service that an import has: with its name, protocol and number.
+pub(super) fn export_port_of<'f>(
+    facts: &'f ServiceFacts,
+    port: &ImportPort,
+) -> Option<&'f ExportPort> {
+    let wanted = &port.port;
+    let mut ports = facts.ports.iter();
+    ports.find(|one| {
+        (&one.name, one.protocol, one.port) == (&wanted.name, wanted.protocol, wanted.number)
+    })
+}
+
 /// The endpoints of a port that other clusters may use, by address: those in the networks of their
 /// cluster, at most so many of each family, the first ones.
 pub(super) fn admitted<'c>(
-    catalog: &'c Catalog,
     network: &Network,
     most: u32,
-    service: &Service,
-    port: &ServicePort,
+    mut endpoints: BTreeMap<SocketAddr, EndpointRef<'c>>,
 ) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
-    let mut endpoints = catalog.endpoints(service, port);
     endpoints.retain(|address, _| network.admits(address.ip()).is_ok());
+    first_of_families(&mut endpoints, most, SocketAddr::ip);
+    endpoints
+}
+
+/// Keeps the first ones of each family, at most so many.
+pub(super) fn first_of_families<K: Ord, V>(
+    endpoints: &mut BTreeMap<K, V>,
+    most: u32,
+    address: impl Fn(&K) -> IpAddr,
+) {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let mut counts = BTreeMap::<Family, usize>::new();
-    endpoints.retain(|address, _| {
-        let count = counts.entry(Family::of(address.ip())).or_default();
+    endpoints.retain(|place, _| {
+        let count = counts.entry(Family::of(address(place))).or_default();
         *count += 1;
         *count <= most
     });
-    endpoints
+}
+
+fn property(cluster: &str, name: &str) -> ObjectRef {
+    ObjectRef {
+        kind: Kind::ClusterProperty,
+        key: ObjectKey {
+            cluster: cluster.into(),
+            namespace: Arc::default(),
+            name: name.into(),
+        },
+    }
 }
 
 fn object(service: &ObjectKey) -> ObjectRef {
@@ -79,6 +110,36 @@ impl Federation {
                 all.extend(of_endpoints);
             }
         }
+        let of_properties = self.problems.iter();
+        let of_properties = of_properties.filter(|(of, _)| of.kind == Kind::ClusterProperty);
+        problems.extend(of_properties.map(|(of, found)| (of.clone(), found.clone())));
+        self.problems_changed |= self.problems != problems;
+        self.problems = problems;
+    }
+
+    /// Notes what members say of themselves that the policy says otherwise.
+    pub(super) fn check_properties(&mut self, catalog: &Catalog) {
+        let mut problems = self.problems.clone();
+        problems.retain(|of, _| of.kind != Kind::ClusterProperty);
+        for (cluster, member) in self.objects.members() {
+            let set = self.objects.set.as_ref();
+            let expected = [
+                (ClusterProperty::ID, Some(member.id.as_str())),
+                (ClusterProperty::SET, set.map(|set| set.meta.name.as_str())),
+            ];
+            for (name, expected) in expected {
+                let said = catalog.properties(cluster).and_then(|all| all.get(name));
+                let (Some(said), Some(expected)) = (said, expected) else {
+                    continue;
+                };
+                if **said == *expected {
+                    continue;
+                }
+                let message = format!("{said:?}: the policy says {expected:?}, which holds");
+                let problem = FieldProblem::new("spec.value", Reason::Conflict, message);
+                problems.insert(property(cluster, name), vec![problem]);
+            }
+        }
         self.problems_changed |= self.problems != problems;
         self.problems = problems;
     }
@@ -98,7 +159,10 @@ impl Federation {
 
     fn of_endpoints(&self, catalog: &Catalog, key: &ObjectKey) -> Vec<FieldProblem> {
         let cluster = self.objects.clusters.get(&*key.cluster);
-        let (Some(cluster), Some(service)) = (cluster, catalog.service(key)) else {
+        let facts = catalog
+            .export(key)
+            .and_then(|export| export.service.as_deref());
+        let (Some(cluster), Some(facts)) = (cluster, facts) else {
             return Vec::new();
         };
         if !self.importers.contains_key(key) {
@@ -106,10 +170,18 @@ impl Federation {
         }
         let mut refused = BTreeMap::<IpAddr, NotAdmitted>::new();
         let mut most = 0;
-        for port in &service.ports {
-            let endpoints = catalog.endpoints(&service, port);
+        let ports = facts.ports.iter();
+        let lists = ports.map(|port| {
+            let name = (&*port.name, port.protocol);
+            let endpoints = catalog.exported_endpoints(key, &facts.families, name);
+            endpoints.into_keys().map(|address| address.ip()).collect()
+        });
+        let hosts = facts.ports.is_empty();
+        let hosts = hosts.then(|| catalog.exported_hosts(key, &facts.families));
+        let hosts = hosts.map(|hosts| hosts.into_keys().collect::<Vec<_>>());
+        for addresses in lists.chain(hosts) {
             let mut counts = BTreeMap::<Family, u32>::new();
-            for address in endpoints.keys().map(SocketAddr::ip) {
+            for address in addresses {
                 match cluster.network.admits(address) {
                     Ok(()) => *counts.entry(Family::of(address)).or_default() += 1,
                     Err(why) => _ = refused.insert(address, why),

@@ -4,15 +4,14 @@
 //! there.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, Kind, ObjectKey, ObjectRef, OwnImport, Reason};
 use portolan_federate::imports::ImportName;
-use portolan_mcs::{Awaited, Observed, Wanted, WantedEndpoint, WantedSlice, Write, slices, writes};
-use portolan_model::Protocol;
+use portolan_federate::merge::ImportKind;
+use portolan_mcs::{Awaited, Observed, Wanted, WantedSlice, Write, slices, writes};
+use portolan_policy::spec::EndpointSlices;
 
-use super::export::{admitted, port_of};
 use super::{Federation, import_key, service_key};
 
 impl Federation {
@@ -64,52 +63,25 @@ impl Federation {
         Some(&found.message)
     }
 
-    /// The EndpointSlices of a cluster's imports with virtual addresses, by name.
+    /// The EndpointSlices of a cluster's imports that the ClusterSet asks for, by name.
     pub(crate) fn mcs_slices(
         &self,
         catalog: &Catalog,
         cluster: &Arc<str>,
     ) -> BTreeMap<ImportName, WantedSlice> {
+        let asked = self.set.endpoint_slices;
+        let is_asked = |kind: ImportKind| match asked {
+            EndpointSlices::Off => false,
+            EndpointSlices::Headless => kind == ImportKind::Headless,
+            EndpointSlices::All => true,
+        };
         let imports = self.plan.imports.get(cluster).into_iter().flatten();
-        let mut all = BTreeMap::new();
-        for (name, here) in imports {
-            for (exporting, source) in &here.sources {
-                let Some(exporter) = self.objects.clusters.get(&**exporting) else {
-                    continue;
-                };
-                let key = service_key(exporting, source);
-                let Some(service) = catalog.service(&key) else {
-                    continue;
-                };
-                let most = self.set.quota.endpoints_per_export;
-                let mut endpoints: BTreeMap<WantedEndpoint, BTreeMap<_, u16>> = BTreeMap::new();
-                let ports = here.import.ports.iter();
-                for port in ports.filter(|port| port.clusters.contains(exporter.id.as_str())) {
-                    let Some(of_service) = port_of(&service, port) else {
-                        continue;
-                    };
-                    let found = admitted(catalog, &exporter.network, most, &service, of_service);
-                    for (address, endpoint) in found {
-                        let zone = endpoint
-                            .node
-                            .and_then(|node| zone(catalog, exporting, node));
-                        let wanted = WantedEndpoint {
-                            address: address.ip(),
-                            ready: endpoint.ready,
-                            serving: endpoint.serving,
-                            terminating: endpoint.terminating,
-                            zone,
-                        };
-                        let port_name: (Arc<str>, Protocol) =
-                            (Arc::clone(&port.port.name), port.port.protocol);
-                        let of_endpoint = endpoints.entry(wanted).or_default();
-                        of_endpoint.insert(port_name, SocketAddr::port(&address));
-                    }
-                }
-                all.extend(slices(name, &exporter.id, &endpoints));
-            }
-        }
-        all
+        let imports = imports.filter(|(_, here)| is_asked(here.import.kind));
+        let of_import = imports.flat_map(|(name, here)| {
+            let sources = self.exported_endpoints(catalog, here);
+            sources.map(|(id, endpoints)| slices(name, &id, &endpoints))
+        });
+        of_import.flatten().collect()
     }
 
     /// Takes over what a cluster's ServiceImports record: virtual addresses, winners, exporting clusters. They are
@@ -146,12 +118,4 @@ impl Federation {
             self.dirty.insert(key.clone());
         }
     }
-}
-
-fn zone(catalog: &Catalog, cluster: &Arc<str>, node: &Arc<str>) -> Option<Arc<str>> {
-    let key = portolan_model::NodeKey {
-        cluster: Arc::clone(cluster),
-        name: Arc::clone(node),
-    };
-    catalog.node_info(&key)?.zone.clone()
 }

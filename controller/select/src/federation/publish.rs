@@ -131,7 +131,7 @@ impl Federation {
         };
         let most = self.set.quota.endpoints_per_export;
         let port = port_of(&service, port);
-        port.map(|port| admitted(catalog, &cluster.network, most, &service, port))
-            .unwrap_or_default()
+        let endpoints = port.map(|port| catalog.endpoints(&service, port));
+        admitted(&cluster.network, most, endpoints.unwrap_or_default())
     }
 }

@@ -2,6 +2,8 @@
 
 //! Imports that follow any changes equal imports from scratch, and each rule of an import by itself.
 
+mod names;
+mod properties;
 mod random;
 mod rules;
 

@@ -70,7 +70,7 @@ impl Federation {
         let ranges = ranges.filter(|_| !is_gateway(cluster));
         let quota = self.set.quota.exports_per_cluster;
         Member {
-            labels: cluster.labels(&Labels::new()),
+            labels: cluster.labels(&reported(catalog, name)),
             namespaces: catalog.namespaces(name).cloned().unwrap_or_default(),
             ranges: ranges
                 .map(|range| Family::of(range.addr()))
@@ -83,6 +83,14 @@ impl Federation {
             id,
         }
     }
+}
+
+/// What a cluster says of itself.
+fn reported(catalog: &Catalog, name: &str) -> Labels {
+    let properties = catalog.properties(name).into_iter().flatten();
+    properties
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .collect()
 }
 
 fn candidate(id: &Arc<str>, export: &ServiceExport) -> Candidate {

@@ -41,6 +41,7 @@ pub(super) fn identify(text: &str, cluster: &Arc<str>) -> Option<ObjectRef> {
         "Pod" => Kind::Pod,
         "Namespace" => Kind::Namespace,
         "ServiceExport" => Kind::ServiceExport,
+        "ClusterProperty" => Kind::ClusterProperty,
         _ => return None,
     };
     objects::named(kind, name.once(), namespace.once(), cluster)

@@ -165,6 +165,9 @@ impl Parser<'_> {
                 self.object_of_kind(place, value, Kind::Namespace, version);
             }
             "ServiceExport" => self.object_of_kind(place, value, Kind::ServiceExport, version),
+            "ClusterProperty" if self.scope.shares => {
+                self.object_of_kind(place, value, Kind::ClusterProperty, version);
+            }
             other => {
                 if self.ignored.insert(other.to_owned()) {
                     warn!(file = %self.file.display(), kind = other, "kind is not read; ignored");

@@ -121,6 +121,7 @@ fn resource(kind: Kind) -> ApiResource {
         Kind::Director => ("portolan.dev", "directors"),
         Kind::ServiceExport => ("multicluster.x-k8s.io", "serviceexports"),
         Kind::ServiceImport => ("multicluster.x-k8s.io", "serviceimports"),
+        Kind::ClusterProperty => ("about.k8s.io", "clusterproperties"),
     };
     let api_version = match group {
         "" => "v1".to_owned(),

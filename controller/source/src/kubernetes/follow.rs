@@ -326,8 +326,9 @@ impl<T: Watchable> Follower<T> {
             self.way = Way::Paged;
         }
         self.is_unreachable = trouble.is_unreachable();
-        if T::OPTIONAL && trouble.is_missing() {
-            return self.absent().await;
+        let is_dispensed = T::DISPENSABLE && trouble.is_forbidden();
+        if is_dispensed || T::OPTIONAL && trouble.is_missing() {
+            return self.absent(&trouble).await;
         }
         self.feed.stats().count_watch_error();
         let mut delay = self.backoff.next().unwrap_or_default();
@@ -339,13 +340,13 @@ impl<T: Watchable> Follower<T> {
         tend(&mut self.feed, sleep(delay)).await
     }
 
-    /// The server has no such kind now. What was listed of it before stays: a server that starts may know its
+    /// The server has no such kind now, or does not permit one that can be done without. What was listed of it before stays: a server that starts may know its
     /// CRDs late.
-    async fn absent(&mut self) -> Result<(), crate::Closed> {
+    async fn absent(&mut self, trouble: &Trouble) -> Result<(), crate::Closed> {
         self.heard();
         let (cluster, kind) = (self.feed.cluster(), self.feed.kind());
         if !std::mem::replace(&mut self.is_absent, true) {
-            info!(%cluster, %kind, retry_in = ?RARELY, "the server has no such kind");
+            info!(%cluster, %kind, answer = %trouble, retry_in = ?RARELY, "done without this kind");
         }
         self.feed.absent().await?;
         tend(&mut self.feed, sleep(RARELY)).await

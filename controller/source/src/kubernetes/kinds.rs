@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::prune::Keep::{self, All, Only};
 use crate::objects::{
-    Converted, EndpointSlice, Manifest, Names, Namespace, Node, Pod, Scope, Service, ServiceExport,
-    ServiceImport,
+    ClusterProperty, Converted, EndpointSlice, Manifest, Names, Namespace, Node, Pod, Scope,
+    Service, ServiceExport, ServiceImport,
 };
 
 const METADATA: Keep = Only(&[
@@ -67,6 +67,8 @@ pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
     const METADATA_ONLY: bool = false;
     /// Whether the server may lack the kind: it is defined by a CRD.
     const OPTIONAL: bool = false;
+    /// Whether the server need not permit it either.
+    const DISPENSABLE: bool = false;
     /// The fields to keep.
     const KEEP: &'static Keep;
 }
@@ -183,4 +185,13 @@ impl Watchable for ServiceImport {
             Only(&[("conditions", CONDITIONS), ("clusters", All)]),
         ),
     ]);
+}
+
+impl Watchable for ClusterProperty {
+    const GROUP: &'static str = "about.k8s.io";
+    const VERSION: &'static str = "v1beta1";
+    const PLURAL: &'static str = "clusterproperties";
+    const OPTIONAL: bool = true;
+    const DISPENSABLE: bool = true;
+    const KEEP: &'static Keep = &Only(&[("metadata", METADATA), ("spec", All)]);
 }

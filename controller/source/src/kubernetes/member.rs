@@ -35,6 +35,9 @@ pub enum MemberError {
         /// Why.
         source: io::Error,
     },
+    /// Its Secret cannot be read.
+    #[error("cannot read the Secret: {0}")]
+    Secret(String),
     /// It is no kubeconfig.
     #[error("not a kubeconfig: {0}")]
     Syntax(String),

@@ -75,6 +75,7 @@ impl NameFeed {
             Kind::Node
             | Kind::ServiceExport
             | Kind::ServiceImport
+            | Kind::ClusterProperty
             | Kind::LoadBalancer
             | Kind::Director => None,
         };

@@ -22,6 +22,7 @@ pub struct Stats {
     namespaces: KindStats,
     exports: KindStats,
     imports: KindStats,
+    properties: KindStats,
     balancers: KindStats,
     directors: KindStats,
 }
@@ -74,6 +75,7 @@ impl Stats {
             Kind::Namespace => &self.namespaces,
             Kind::ServiceExport => &self.exports,
             Kind::ServiceImport => &self.imports,
+            Kind::ClusterProperty => &self.properties,
             Kind::LoadBalancer => &self.balancers,
             Kind::Director => &self.directors,
         }

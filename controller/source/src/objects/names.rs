@@ -55,6 +55,7 @@ pub fn removed(object: &ObjectRef) -> Option<NamesChange> {
         Kind::Node
         | Kind::ServiceExport
         | Kind::ServiceImport
+        | Kind::ClusterProperty
         | Kind::LoadBalancer
         | Kind::Director => None,
     }
@@ -141,6 +142,7 @@ pub(super) fn of_slice(slice: &EndpointSlice, service: Option<&str>) -> Names {
     let slice = dns::Slice {
         key: SliceKey { namespace, name },
         service: service.to_owned(),
+        cluster: None,
         endpoints: endpoints.collect(),
         ports,
     };

@@ -284,6 +284,24 @@ pub struct ServiceExportSpec {
     pub exported_annotations: Option<BTreeMap<String, Option<String>>>,
 }
 
+/// `about.k8s.io` ClusterProperty.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ClusterProperty {
+    /// `metadata`.
+    pub metadata: Metadata,
+    /// `spec`.
+    pub spec: Option<ClusterPropertySpec>,
+}
+
+/// `spec` of a ClusterProperty.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ClusterPropertySpec {
+    /// The value of the property that the object is named after.
+    pub value: Option<String>,
+}
+
 /// `multicluster.x-k8s.io` ServiceImport.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]

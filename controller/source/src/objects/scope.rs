@@ -20,8 +20,8 @@ pub struct Scope {
     pub cluster: Arc<str>,
     /// Name of the proxy. `None`: the Services without the label are ours.
     pub proxy: Option<ProxyName>,
-    /// Whether the cluster may be one of several that share Services: only then exports and namespaces
-    /// are ours.
+    /// Whether the cluster may be one of several that share Services: only then exports, namespaces and
+    /// EndpointSlices of headless Services are ours.
     pub shares: bool,
 }
 
@@ -39,17 +39,34 @@ impl Scope {
 
     /// Whether an object with these labels belongs to one of our Services.
     pub(super) fn selects(&self, labels: Option<&BTreeMap<String, Option<String>>>) -> bool {
-        let value = |key: &str| labels.and_then(|labels| labels.get(key));
-        let proxy = value(PROXY_NAME).map(|name| name.as_deref().unwrap_or_default());
-        value(HEADLESS).is_none() && proxy == self.proxy.as_ref().map(ProxyName::as_str)
+        let is_headless = labels.is_some_and(|labels| labels.contains_key(HEADLESS));
+        !is_headless && self.is_of_proxy(labels)
+    }
+
+    /// Whether an EndpointSlice with these labels is ours. Exported headless Services need theirs too.
+    pub(super) fn selects_slice(&self, labels: Option<&BTreeMap<String, Option<String>>>) -> bool {
+        match self.shares {
+            true => self.is_of_proxy(labels),
+            false => self.selects(labels),
+        }
+    }
+
+    fn is_of_proxy(&self, labels: Option<&BTreeMap<String, Option<String>>>) -> bool {
+        let name = labels.and_then(|labels| labels.get(PROXY_NAME));
+        let name = name.map(|name| name.as_deref().unwrap_or_default());
+        name == self.proxy.as_ref().map(ProxyName::as_str)
     }
 
     /// The label selector of the same objects, for the API server.
     #[cfg(feature = "kubernetes")]
     pub(crate) fn selector(&self) -> String {
-        match &self.proxy {
-            None => format!("!{PROXY_NAME},!{HEADLESS}"),
-            Some(name) => format!("{PROXY_NAME}={},!{HEADLESS}", name.as_str()),
+        let of_proxy = match &self.proxy {
+            None => format!("!{PROXY_NAME}"),
+            Some(name) => format!("{PROXY_NAME}={}", name.as_str()),
+        };
+        match self.shares {
+            true => of_proxy,
+            false => format!("{of_proxy},!{HEADLESS}"),
         }
     }
 }

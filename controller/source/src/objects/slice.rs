@@ -29,7 +29,7 @@ impl Manifest for EndpointSlice {
         let Some(service) = self.metadata.label(SERVICE_NAME) else {
             return Converted::NotOurs(slice);
         };
-        if !scope.selects(self.metadata.labels.as_ref()) {
+        if !scope.selects_slice(self.metadata.labels.as_ref()) {
             return Converted::NotOurs(slice);
         }
         let address_type = self.address_type.as_deref().unwrap_or_default();
@@ -156,6 +156,7 @@ fn convert_endpoint(address: IpAddr, endpoint: Endpoint) -> catalog::Endpoint {
         terminating: conditions.terminating.unwrap_or(false),
         node: given(endpoint.node_name),
         pod: given(target.name).filter(|_| is_pod),
+        hostname: given(endpoint.hostname),
         zone_hints: hint_names(hints.for_zones),
         node_hints: hint_names(hints.for_nodes),
         ..catalog::Endpoint::new(address)

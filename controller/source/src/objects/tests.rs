@@ -5,6 +5,7 @@
 mod annotations;
 mod balancer;
 mod node;
+mod property;
 mod service;
 mod slice;
 

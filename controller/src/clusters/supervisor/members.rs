@@ -17,6 +17,7 @@ use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::secrets::SecretRead;
 use super::{Running, SourceContact, Supervisor, Way, WriterGone};
 use crate::mcs::{Executor, Leading, Works, WriteCounts};
 
@@ -84,12 +85,10 @@ impl Members {
         }
     }
 
-    /// What is wrong with a cluster's kubeconfig, in words.
-    pub(super) fn problem(&self, cluster: &str) -> Option<String> {
+    /// What is wrong with a cluster's kubeconfig, which a field of `spec.access` names, in words.
+    pub(super) fn problem(&self, cluster: &str, field: &str) -> Option<String> {
         let problem = self.problems.get(cluster)?;
-        Some(format!(
-            "Cluster {cluster}: spec.access.kubeconfigFile: {problem}"
-        ))
+        Some(format!("Cluster {cluster}: spec.access.{field}: {problem}"))
     }
 
     /// Forgets a cluster that is not reached by a kubeconfig any more.
@@ -121,6 +120,7 @@ impl Supervisor {
             _ => None,
         });
         let paths: Vec<_> = paths.collect();
+        self.begin_secrets();
         if paths.is_empty() {
             return Ok(());
         }
@@ -131,6 +131,18 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    /// Takes a kubeconfig of a Secret.
+    pub(super) async fn take_secret(&mut self, read: SecretRead) -> Result<(), WriterGone> {
+        if !self.secrets.note(&read) {
+            return Ok(());
+        }
+        match read.result {
+            Ok(config) => self.read_member(read.cluster, config).await?,
+            Err(error) => self.fault(read.cluster, &error),
+        }
+        self.tell_problems().await
     }
 
     async fn read_member(

@@ -43,7 +43,8 @@ pub(super) fn unsupported(cluster: &Cluster, access: &Access) -> String {
         Access::Files(_) => "files",
     };
     format!(
-        "Cluster {}: spec.access.{field}: this version reads clusters from files and by kubeconfigFile",
+        "Cluster {}: spec.access.{field}: this version reads clusters from files, by kubeconfigFile and by \
+         kubeconfigSecret",
         cluster.meta.name
     )
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portolan_source::Event;
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use super::*;
 
@@ -31,6 +32,11 @@ impl Rig {
 
     /// The same with another source.
     fn reading(clusters: &[&str], read: Read) -> Self {
+        Self::at_home(clusters, read, Home::default())
+    }
+
+    /// The same with an API server of Secrets.
+    fn at_home(clusters: &[&str], read: Read, home: Home) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let policy = dir.path().join("policy.yaml");
         fs::write(&policy, policy_of(dir.path(), clusters)).unwrap();
@@ -50,7 +56,7 @@ impl Rig {
             states.clone(),
             crate::mcs::Mcs::alone().members(),
         );
-        let supervisor = Supervisor { read, ..supervisor };
+        let supervisor = Supervisor { read, ..supervisor }.at_home(home);
         tokio::spawn(supervisor.run(token.clone()));
         Self {
             dir,
@@ -201,4 +207,60 @@ async fn a_source_that_panics_is_started_again() {
     let (cluster, mut events) = rig.joined().await;
     assert_eq!((&*cluster, synced(&mut events).await), ("eu-1", 2));
     assert_eq!(rig.states.lock().restarts["eu-1"], 1);
+}
+
+const SECRET: &str = "/api/v1/namespaces/default/secrets/eu";
+
+fn secret(text: &str) -> serde_json::Value {
+    let data = k8s_openapi::ByteString(text.as_bytes().to_vec());
+    serde_json::json!({"metadata": {"name": "eu"}, "data": {"kubeconfig": data}})
+}
+
+/// A kubeconfig of a Secret; nobody answers there.
+fn kubeconfig(user: &str) -> String {
+    format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: a, user: b}}}}]\n\
+         clusters: [{{name: a, cluster: {{server: 'https://127.0.0.1:1'}}}}]\nusers: [{{name: b, user: {user}}}]\n"
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubeconfig_is_read_from_a_secret_and_what_is_wrong_with_it_is_named() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let api = crate::fake_api::FakeApi::default();
+    let read: Read = |_, _, _, _, token| Box::pin(token.cancelled_owned());
+    let mut rig = Rig::at_home(&[], read, Home::of(api.client()));
+    assert!(matches!(rig.change().await, Some(ClusterChange::None)));
+    rig.write(&cluster("eu", "{kubeconfigSecret: {name: eu}}", 1));
+    let expect = async |rig: &mut Rig, part: &str| {
+        let problems = timeout(Duration::from_secs(300), rig.problems()).await;
+        let problems = problems.unwrap_or_else(|_| panic!("no problems: {part}"));
+        assert!(
+            problems.iter().any(|one| one.contains(part)),
+            "{problems:?}"
+        );
+    };
+    expect(
+        &mut rig,
+        "Cluster eu: spec.access.kubeconfigSecret: Secret eu: missing",
+    )
+    .await;
+    api.put(SECRET, serde_json::json!({"metadata": {"name": "eu"}}));
+    expect(&mut rig, "Secret eu: data.kubeconfig: missing").await;
+    api.put(SECRET, secret(&kubeconfig("{tokenFile: /etc/shadow}")));
+    expect(&mut rig, "KubeconfigForbidden: users[b].user.tokenFile").await;
+    api.put(SECRET, secret(&kubeconfig("{token: t}")));
+    let joined = loop {
+        match rig.change().await {
+            Some(ClusterChange::Joined { cluster, .. }) => break cluster,
+            Some(ClusterChange::Problems(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(&*joined, "eu");
+    // Not with each look at the policy.
+    api.requests();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let read = api.requests().len();
+    assert!((1..=3).contains(&read), "{read} readings in a minute");
 }

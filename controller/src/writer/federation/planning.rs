@@ -51,7 +51,7 @@ impl Federated {
         let reached: BTreeSet<Arc<str>> = reached.collect();
         let awaited = self.awaited(synced);
         let set = self.objects.set.as_ref();
-        let with_slices = set.is_some_and(|set| set.endpoint_slices == EndpointSlices::All);
+        let with_slices = set.is_some_and(|set| set.endpoint_slices != EndpointSlices::Off);
         let inputs = Inputs {
             is_leading: self.mcs.is_leading(),
             awaited,
@@ -62,7 +62,7 @@ impl Federated {
     }
 
     /// The members whose objects are not known yet, and that may still be needed.
-    fn awaited(&self, synced: &BTreeSet<Arc<str>>) -> Awaited {
+    pub(in crate::writer) fn awaited(&self, synced: &BTreeSet<Arc<str>>) -> Awaited {
         let members = self.objects.members().into_values();
         let away = members.filter(|cluster| !synced.contains(cluster.meta.name.as_str()));
         let now = now();

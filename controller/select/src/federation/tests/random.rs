@@ -58,15 +58,18 @@ fn endpoint(cluster: &'static str) -> impl Strategy<Value = Endpoint> {
         .prop_map(move |(is_own, number)| pod(if is_own { cluster } else { "nobody" }, number));
     let conditions = (prop::bool::weighted(0.7), any::<bool>(), any::<bool>());
     let node = option::weighted(0.8, select(&NODES[..]));
-    (address, conditions, node).prop_map(|(address, (ready, serving, terminating), node)| {
-        Endpoint {
+    let hostname = option::weighted(0.3, select(&["h0", "h1"][..]));
+    let fields = (address, conditions, node, hostname);
+    fields.prop_map(
+        |(address, (ready, serving, terminating), node, hostname)| Endpoint {
+            hostname: hostname.map(Arc::from),
             ready,
             serving,
             terminating,
             node: node.map(Arc::from),
             ..Endpoint::new(address)
-        }
-    })
+        },
+    )
 }
 
 fn some_facts() -> impl Strategy<Value = ServiceFacts> {
@@ -251,6 +254,16 @@ fn are_sane(tables: &Tables) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Brings the names of imports up to date.
+fn follow(pipeline: &mut Pipeline, names: &mut BTreeMap<ObjectKey, NamedImport>) {
+    for key in pipeline.take_renamed() {
+        match pipeline.named(&key) {
+            Some(named) => _ = names.insert(key, named),
+            None => _ = names.remove(&key),
+        }
+    }
+}
+
 /// A case takes 60 ms of a processor: `make test-all` runs more of them.
 fn cases() -> u32 {
     match std::env::var_os("PORTOLAN_ALL_CASES") {
@@ -270,6 +283,8 @@ proptest! {
         let mut pipeline = Pipeline::new(SelectConfig::default());
         let mut inputs = Inputs::default();
         let mut tables = Tables::default();
+        let mut names = BTreeMap::new();
+        pipeline.follow_names();
         for step in start().into_iter().chain(steps).chain([Step::Flush]) {
             let is_flush = matches!(step, Step::Flush);
             inputs.take(&mut pipeline, &policies, step);
@@ -277,6 +292,7 @@ proptest! {
                 allocate(&mut pipeline);
                 tables.fold(pipeline.flush());
                 are_sane(&tables)?;
+                follow(&mut pipeline, &mut names);
             }
         }
         let mut audit = pipeline.audit();
@@ -289,6 +305,10 @@ proptest! {
         prop_assert_eq!(&tables.records, &from_scratch.records);
         prop_assert_eq!(&tables.lists, &from_scratch.lists);
         prop_assert_eq!(pipeline.problems(), anew.problems());
+        let mut names_from_scratch = BTreeMap::new();
+        anew.follow_names();
+        follow(&mut anew, &mut names_from_scratch);
+        prop_assert_eq!(names, names_from_scratch);
         prop_assert!(!pipeline.is_dirty());
     }
 }

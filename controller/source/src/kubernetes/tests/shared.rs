@@ -12,6 +12,7 @@ use super::*;
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 const EXPORTS: &str = "/apis/multicluster.x-k8s.io/v1beta1/serviceexports";
+const PROPERTIES: &str = "/apis/about.k8s.io/v1beta1/clusterproperties";
 const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1beta1/serviceimports";
 
 fn sharing() -> Rig {
@@ -75,6 +76,8 @@ async fn a_server_without_the_api_is_served_and_asked_again() {
     }
     rig.server.next(IMPORTS).await.fail(404);
     rig.server.next(EXPORTS).await.fail(404);
+    // An account from before this kind was read.
+    rig.server.next(PROPERTIES).await.fail(403);
     let request = rig.server.next(SERVICES).await;
     assert!(
         !request.query().contains("labelSelector"),
@@ -97,7 +100,7 @@ async fn a_server_without_the_api_is_served_and_asked_again() {
 #[tokio::test(start_paused = true)]
 async fn what_is_forbidden_is_asked_for_rarely() {
     let mut rig = sharing();
-    for path in [NAMESPACES, SLICES, SERVICES, EXPORTS, IMPORTS] {
+    for path in [NAMESPACES, SLICES, SERVICES, EXPORTS, IMPORTS, PROPERTIES] {
         rig.server.list(path, &[], "1").await;
     }
     let first = Instant::now();
@@ -109,9 +112,40 @@ async fn what_is_forbidden_is_asked_for_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn properties_of_a_cluster_are_followed() {
+    let mut rig = sharing();
+    for path in [NAMESPACES, SLICES, NODES, SERVICES, EXPORTS, IMPORTS] {
+        rig.server.list(path, &[], "1").await;
+    }
+    let tier = |version: &str, value: &str| json!({"metadata": {"name": "tier", "resourceVersion": version}, "spec": {"value": value}});
+    rig.server.list(PROPERTIES, &[tier("2", "prod")], "2").await;
+    let next = async |rig: &mut Rig| loop {
+        let Event::Changes(changes) = rig.next().await else {
+            continue;
+        };
+        for change in changes {
+            match change {
+                ObjectChange::Put {
+                    object: Object::ClusterProperty(property),
+                    ..
+                } => return Some(property.value),
+                ObjectChange::Delete(of) if of.kind == Kind::ClusterProperty => return None,
+                _ => {}
+            }
+        }
+    };
+    assert_eq!(next(&mut rig).await.as_deref(), Some("prod"));
+    let mut properties = rig.server.watch(PROPERTIES).await;
+    properties.send("MODIFIED", tier("3", "test")).await;
+    assert_eq!(next(&mut rig).await.as_deref(), Some("test"));
+    properties.send("DELETED", tier("4", "test")).await;
+    assert_eq!(next(&mut rig).await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_what_this_program_wrote_is_read_of_imports() {
     let mut rig = sharing();
-    for path in [NAMESPACES, SLICES, NODES, SERVICES, EXPORTS] {
+    for path in [NAMESPACES, SLICES, NODES, SERVICES, EXPORTS, PROPERTIES] {
         rig.server.list(path, &[], "1").await;
     }
     let managed = json!([

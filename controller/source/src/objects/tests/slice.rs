@@ -59,6 +59,7 @@ fn a_slice_has_all_that_counts() {
             {"addresses": ["fd00::1"]},
             {
                 "addresses": ["fd00::2"],
+                "hostname": "web-0",
                 "conditions": {"ready": false, "serving": null, "terminating": true},
                 "nodeName": "n1",
                 "targetRef": {"kind": "Pod", "name": "web-0", "namespace": "prod"},
@@ -83,6 +84,7 @@ fn a_slice_has_all_that_counts() {
             terminating: true,
             node: Some("n1".into()),
             pod: Some("web-0".into()),
+            hostname: Some("web-0".into()),
             zone_hints: Some(vec!["a".into(), "b".into()]),
             ..endpoint("fd00::2")
         },
@@ -121,6 +123,28 @@ fn slices_of_others_are_not_ours_and_unknown_address_types_are_refused() {
         Some("EndpointSlice prod/web-1"),
     );
     assert_problems(&problems, &[("addressType: malformed", "\"IPX\"")]);
+}
+
+/// Only a cluster that shares Services may export a headless one.
+#[test]
+fn slices_of_headless_services_are_ours_where_services_are_shared() {
+    let mut value = slice_value(json!({}));
+    value["metadata"]["labels"] =
+        json!({"kubernetes.io/service-name": "web", "service.kubernetes.io/headless": ""});
+    for (shares, is_ours) in [(true, true), (false, false)] {
+        let scope = Scope {
+            shares,
+            ..Scope::default()
+        };
+        let converted = convert(Kind::EndpointSlice, &value, &scope);
+        assert_eq!(matches!(converted, Converted::Put { .. }), is_ours);
+        let mut other = value.clone();
+        other["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "x".into();
+        let converted = convert(Kind::EndpointSlice, &other, &scope);
+        assert!(matches!(converted, Converted::NotOurs(_)));
+        #[cfg(feature = "kubernetes")]
+        assert_eq!(!scope.selector().contains("headless"), is_ours);
+    }
 }
 
 #[test]
