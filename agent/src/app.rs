@@ -238,6 +238,7 @@ async fn start<E: Engine + 'static>(
         commands,
         director,
         hooks,
+        health: backends,
     } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
     let host = start_announcing(&director, vital);
     let inputs = sync_inputs(args, &place.ports, tables, host);
@@ -254,6 +255,7 @@ async fn start<E: Engine + 'static>(
         stats,
         director: director.clone(),
         hooks,
+        backends: Some(backends),
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
     let source = open_source(args, registry, vital)?;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use portolan_proto::v1::agent_message::Message;
 use portolan_proto::{VERSION, v1};
 use portolan_subscription::{Client, Controllers, DeletionGuard, Dialer, Subscriber, Taken, at};
 use tokio::sync::watch;
@@ -13,6 +14,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
+use super::health::HealthReporter;
 use super::in_force::TableInForce;
 use super::latency::Latency;
 use super::outbox::Outbox;
@@ -66,6 +68,7 @@ struct Subscription {
     /// Number of `forget` runs noticed when the last stream began.
     forgotten: u64,
     outbox: Outbox,
+    health: HealthReporter,
     latency: Latency,
 }
 
@@ -100,6 +103,7 @@ impl Subscription {
             pin: config.pin.clone(),
             forgotten: 0,
             outbox: Outbox::default(),
+            health: HealthReporter::new(config.backends.clone()),
             latency: Latency::default(),
         }
     }
@@ -157,6 +161,7 @@ impl Subscription {
         });
         let held = held.map(|held| held.to_message(Instant::now()));
         self.outbox.committed(&committed, held);
+        self.health.committed();
         self.saver.changed(Instant::now());
     }
 
@@ -208,6 +213,7 @@ impl Subscriber for Subscription {
 
     fn connected(&mut self) {
         self.outbox = Outbox::default();
+        self.health.connected();
         self.latency = Latency::default();
         // The kernel may have a table that this controller sent before.
         self.reports.mark_changed();
@@ -251,11 +257,16 @@ impl Subscriber for Subscription {
     }
 
     fn has_message(&self) -> bool {
-        self.outbox.has_message()
+        self.outbox.has_message() || self.health.has_message()
     }
 
     fn next_message(&mut self) -> Option<v1::AgentMessage> {
-        self.outbox.next_message()
+        self.outbox.next_message().or_else(|| {
+            let health = self.health.next_message()?;
+            Some(v1::AgentMessage {
+                message: Some(Message::Health(health)),
+            })
+        })
     }
 
     async fn work(&mut self) {
@@ -265,6 +276,7 @@ impl Subscriber for Subscription {
                 self.has_reporter = changed.is_ok();
                 self.reported();
             }
+            () = self.health.changed() => {}
             () = at(save_at) => self.save(),
             () = self.in_force.confirmed() => self.release(),
         }
