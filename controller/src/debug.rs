@@ -102,7 +102,7 @@ impl Debug {
     /// The current table of a node, whether its agent has it or not.
     pub(crate) fn table(&self, node: &str) -> Result<NodeTable, Failure> {
         let key = self.key(node);
-        let table = self.tables.table(&key);
+        let table = self.tables.table(&key).of_own_groups();
         let is_known = table.node != NodeInfo::default() || !table.lists.is_empty();
         if is_known || self.agent(&key).is_some() {
             Ok(table)
