@@ -249,12 +249,14 @@ impl NftablesReconciler {
         let is_full = self.observed.is_none();
         self.ways = Ways::new(table, &facts);
         self.facts = Some(facts);
+        let planned_in = start.elapsed();
         let refused = self.ways.refused.iter();
         let mut outcome = Outcome {
             errors: refused
                 .map(|refused| (Some(refused.record().clone()), refused.to_string()))
                 .collect(),
             is_full,
+            planned_in,
             ..Outcome::default()
         };
         let families: Vec<_> = self.config.families.iter().copied().collect();
@@ -285,7 +287,9 @@ impl NftablesReconciler {
                 None => self.read()?,
             };
             let there = observed.tables.entry(family).or_default();
+            let began = Instant::now();
             let requests = self.plan(family, table, there.as_ref(), surplus);
+            outcome.planned_in += began.elapsed();
             if attempt == 0 {
                 outcome.repaired += self.repaired(family, table, surplus, &requests);
             }

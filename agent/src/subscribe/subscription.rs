@@ -24,6 +24,7 @@ use super::{
     ClusterPin, Committed, HeldView, Report, Staging, StagingError, Stats, SubscribeConfig,
     Subscribed,
 };
+use crate::spans;
 
 /// Attempts to read a table on disk, and the interval between them.
 const READS: u32 = 3;
@@ -70,6 +71,8 @@ struct Subscription {
     outbox: Outbox,
     health: HealthReporter,
     latency: Latency,
+    /// When the acknowledgement that waits was due, if there are spans.
+    acknowledging: Option<Instant>,
 }
 
 impl Subscription {
@@ -105,6 +108,7 @@ impl Subscription {
             outbox: Outbox::default(),
             health: HealthReporter::new(config.backends.clone()),
             latency: Latency::default(),
+            acknowledging: None,
         }
     }
 
@@ -143,8 +147,8 @@ impl Subscription {
         self.in_force.guard.guard.believe_next();
     }
 
-    /// Takes a committed table.
-    fn commit(&mut self, committed: Committed) {
+    /// Takes a committed table, whose last frame came at `began`.
+    fn commit(&mut self, committed: Committed, began: Option<Instant>) {
         Stats::set(&self.stats.refused_records, committed.refused.len());
         debug!(
             revision = committed.revision,
@@ -160,6 +164,7 @@ impl Subscription {
             ..Subscribed::new(position, Arc::clone(&committed.table))
         });
         let held = held.map(|held| held.to_message(Instant::now()));
+        spans::received(&committed, began);
         self.outbox.committed(&committed, held);
         self.health.committed();
         self.saver.changed(Instant::now());
@@ -172,6 +177,7 @@ impl Subscription {
             return;
         };
         self.outbox.reported(report);
+        self.acknowledging = spans::now();
         for duration in self.latency.reported(report, SystemTime::now()) {
             let histogram = &self.stats.network_programming;
             histogram.observe(duration.as_secs_f64());
@@ -223,13 +229,14 @@ impl Subscriber for Subscription {
     fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         use super::Taken as Frame;
 
+        let began = spans::now();
         Ok(match self.staging.take_frame(frame)? {
             Frame::Welcome(welcome) => Taken::Welcome(welcome),
             Frame::Staged => Taken::Part,
             Frame::Unknown => Taken::Unknown,
             Frame::Committed(committed) => {
                 let is_snapshot = committed.snapshot;
-                self.commit(committed);
+                self.commit(committed, began);
                 Taken::Commit { is_snapshot }
             }
             Frame::Asked(buckets) => {
@@ -261,7 +268,15 @@ impl Subscriber for Subscription {
     }
 
     fn next_message(&mut self) -> Option<v1::AgentMessage> {
-        self.outbox.next_message().or_else(|| {
+        let message = self.outbox.next_message();
+        let is_report =
+            |message: &v1::AgentMessage| matches!(message.message, Some(Message::Programmed(_)));
+        if message.as_ref().is_some_and(is_report)
+            && let Some(began) = self.acknowledging.take()
+        {
+            spans::acknowledged(self.reports.borrow().as_ref(), began);
+        }
+        message.or_else(|| {
             let health = self.health.next_message()?;
             Some(v1::AgentMessage {
                 message: Some(Message::Health(health)),
