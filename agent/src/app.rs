@@ -26,6 +26,7 @@ use portolan_runtime::{
     Admin, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit, register_process,
 };
 use portolan_source::file;
+use portolan_telemetry::Program;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -108,7 +109,16 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     if timeout(GRACE, vital.tasks.wait()).await.is_err() {
         tracing::warn!("some tasks did not end in time");
     }
+    send_last_spans().await;
     result
+}
+
+/// Sends the spans that wait, if there are any.
+async fn send_last_spans() {
+    if portolan_telemetry::spans().is_some() {
+        // It does not panic, and is never aborted.
+        let _ = tokio::task::spawn_blocking(portolan_telemetry::stop).await;
+    }
 }
 
 /// This node.
@@ -208,6 +218,12 @@ async fn start<E: Engine + 'static>(
         families,
         place,
     } = parts;
+    let program = Program {
+        name: "portolan-agent",
+        version: env!("CARGO_PKG_VERSION"),
+        instance: &place.node.name,
+    };
+    portolan_telemetry::start(&args.otlp, program)?;
     let choice = place.choice;
     tracing::info!(node = %place.node, dataplane = choice.dataplane, "started");
     let mut metrics = Registry::default();
@@ -238,6 +254,7 @@ async fn start<E: Engine + 'static>(
         commands,
         director,
         hooks,
+        health: backends,
     } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
     let host = start_announcing(&director, vital);
     let inputs = sync_inputs(args, &place.ports, tables, host);
@@ -254,6 +271,7 @@ async fn start<E: Engine + 'static>(
         stats,
         director: director.clone(),
         hooks,
+        backends: Some(backends),
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
     let source = open_source(args, registry, vital)?;

@@ -32,6 +32,7 @@ pub mod once;
 pub mod overview;
 pub mod prepare;
 pub mod reload;
+mod spans;
 pub mod standalone;
 mod state_file;
 pub mod state_lock;

@@ -16,6 +16,7 @@ use portolan_runtime::{
 use portolan_serve::{Registry as Sessions, ServeConfig, ServedClusters, TablesServer};
 use portolan_source::ProblemLog;
 use portolan_tablelog::{Publisher, Retention};
+use portolan_telemetry::Program;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -46,6 +47,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     validate(&args)?;
     let token = on_signal()?;
+    start_spans(&args)?;
     let listeners = Listeners::bind(&args).await?;
 
     let (readiness, liveness) = (Readiness::default(), Liveness::default());
@@ -127,7 +129,23 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     token.cancel();
     end(serving, &vital).await;
+    if portolan_telemetry::spans().is_some() {
+        // It does not panic, and is never aborted.
+        let _ = tokio::task::spawn_blocking(portolan_telemetry::stop).await;
+    }
     result
+}
+
+/// Starts to export spans, if the flags say so.
+fn start_spans(args: &Args) -> anyhow::Result<()> {
+    let host = rustix::system::uname();
+    let program = Program {
+        name: "portolan-controller",
+        version: env!("CARGO_PKG_VERSION"),
+        instance: &host.nodename().to_string_lossy(),
+    };
+    portolan_telemetry::start(&args.otlp, program)?;
+    Ok(())
 }
 
 /// Checks of flags that clap cannot make.

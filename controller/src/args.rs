@@ -15,6 +15,7 @@ use portolan_runtime::{
 };
 use portolan_select::{SelectConfig, SourceRanges};
 use portolan_source::objects::ProxyName;
+use portolan_telemetry::OtlpArgs;
 
 use crate::authority::SelfManagedArgs;
 use crate::certs::CertsArgs;
@@ -194,6 +195,10 @@ pub(crate) struct Args {
     /// Flags of streams.
     #[command(flatten)]
     pub(crate) streams: StreamArgs,
+
+    /// Where spans go.
+    #[command(flatten)]
+    pub(crate) otlp: OtlpArgs,
 
     /// Flags of authentication.
     #[command(flatten)]

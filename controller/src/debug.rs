@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Dumps of the controller below `/debug`: `clusters`, `nodes`, `table/NODE`, `diff/NODE`, `programmed`,
+//! Dumps of the controller below `/debug`: `clusters`, `nodes`, `health`, `table/NODE`, `diff/NODE`, `programmed`,
 //! `explain`, `federation`, `problems`; and actions, which need a credential: `confirm/NODE`, `drain/CLUSTER`,
 //! `undrain/CLUSTER`. With several clusters
 //! the parameter `cluster` names one.
@@ -57,6 +57,7 @@ impl Debug {
         Router::new()
             .route("/clusters", get(clusters::clusters))
             .route("/nodes", get(nodes))
+            .route("/health", get(health))
             .route("/table/{node}", get(table))
             .route("/diff/{node}", get(diff))
             .route("/programmed", get(programmed::programmed))
@@ -101,7 +102,7 @@ impl Debug {
     /// The current table of a node, whether its agent has it or not.
     pub(crate) fn table(&self, node: &str) -> Result<NodeTable, Failure> {
         let key = self.key(node);
-        let table = self.tables.table(&key);
+        let table = self.tables.table(&key).of_own_groups();
         let is_known = table.node != NodeInfo::default() || !table.lists.is_empty();
         if is_known || self.agent(&key).is_some() {
             Ok(table)
@@ -134,6 +135,13 @@ async fn nodes(Scoped(debug): Scoped) -> Json<Value> {
         "revision": debug.tables.head(&debug.cluster),
         "nodes": nodes,
     }))
+}
+
+/// What each node says about the backends of load balancers.
+async fn health(Scoped(debug): Scoped) -> Json<Value> {
+    let mut nodes = debug.sessions.backend_health();
+    nodes.retain(|health| *health.cluster == *debug.cluster);
+    Json(json!({ "nodes": nodes }))
 }
 
 /// The current table of a node, whether its agent has it or not.

@@ -10,6 +10,7 @@ mod objects;
 mod origin;
 mod questions;
 mod resent;
+mod spans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +37,7 @@ pub(crate) use objects::McsPlanner;
 use origin::Origins;
 pub(crate) use questions::Question;
 use resent::Resent;
+use spans::Times;
 
 /// CPU time to send a small batch to one stream over TLS and to read its answer (measured: 12 to 21
 /// microseconds).
@@ -378,17 +380,24 @@ impl Writer {
         origin: &Origin,
         start: Instant,
     ) {
+        let computed = Instant::now();
         let nodes = delta.nodes.keys();
         let nodes = nodes.map(|node| (node.clone(), pipeline.catalog().node_info(node).is_some()));
         let origin = Origin {
             observed: origin.observed.or(Some(start)),
             ..origin.clone()
         };
-        let update = Update::from(delta).with_nodes(nodes).from_origin(origin);
-        let revision = self.publisher.publish(update).revision;
+        let update = Update::from(delta).with_nodes(nodes);
+        let outcome = self.publisher.publish(update.from_origin(origin.clone()));
+        let revision = outcome.revision;
         if delta.is_empty() {
             return;
         }
+        let times = Times {
+            started: start,
+            computed,
+        };
+        spans::published(self.publisher.epoch(), &outcome, &origin, delta, times);
         self.metrics.published(revision, start.elapsed());
         tracing::debug!(
             revision,

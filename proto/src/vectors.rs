@@ -112,6 +112,7 @@ fn node() -> NodeInfo {
         zone: Some("zone-a".into()),
         pod_cidrs: vec![net("10.244.1.0/24"), net("fd00:1::/64")],
         eligible: true,
+        groups: Vec::new(),
     }
 }
 
@@ -209,6 +210,10 @@ fn vectors() -> Value {
     };
     let lists = overlay();
     let lists_hash = lists.content_hash(&full.key);
+    let grouped = NodeInfo {
+        groups: ["{\"a\":\"1\"}", "{\"b\":\"2\"}"].map(Into::into).into(),
+        ..node()
+    };
     let own = SetHash::from_iter([lists_hash, node().content_hash()]);
     json!({
         "records": [
@@ -222,6 +227,7 @@ fn vectors() -> Value {
             content("empty", "", &encode_node(&NodeInfo::default(), NodeInfo::default().content_hash()),
                 NodeInfo::default().content_hash()),
             content("every field", "", &encode_node(&node(), node().content_hash()), node().content_hash()),
+            content("two groups", "", &encode_node(&grouped, grouped.content_hash()), grouped.content_hash()),
         ],
         "sums": [{
             "members": members.map(|member| member.to_string()),

@@ -313,6 +313,7 @@ impl<D: Dataplane> Reconciler<D> {
         let is_full = tried.is_none();
         let steps = self.spread(steps, &observed, is_full).await?;
         let objects = steps.iter().map(Step::objects).sum();
+        let planned_in = start.elapsed();
         let step_errors = self.apply(&steps, &observed).await;
         let broken = step_errors
             .iter()
@@ -348,6 +349,7 @@ impl<D: Dataplane> Reconciler<D> {
         Ok(Outcome {
             objects,
             duration: start.elapsed(),
+            planned_in,
             errors,
             broken: broken.iter().chain(unserved.iter()).collect(),
             again: !self.failed.is_empty() || no_marks.is_some(),

@@ -257,12 +257,14 @@ impl NftablesReconciler {
         let is_full = self.observed.is_none();
         let touched = self.follow(table, &facts, surplus);
         self.facts = Some(facts);
+        let planned_in = start.elapsed();
         let refused = self.ways.refused.iter();
         let mut outcome = Outcome {
             errors: refused
                 .map(|refused| (Some(refused.record().clone()), refused.to_string()))
                 .collect(),
             is_full,
+            planned_in,
             ..Outcome::default()
         };
         let families: Vec<_> = self.config.families.iter().copied().collect();
@@ -318,11 +320,13 @@ impl NftablesReconciler {
                 }
             };
             let there = observed.tables.entry(family).or_default();
+            let began = Instant::now();
             let change = touched
                 .zip(there.as_ref())
                 .and_then(|(touched, there)| plan_touched(family, &self.ways, touched, there));
             let requests =
                 change.unwrap_or_else(|| self.plan(family, table, there.as_ref(), surplus));
+            outcome.planned_in += began.elapsed();
             if attempt == 0 {
                 outcome.repaired += self.repaired(family, table, surplus, &requests);
             }

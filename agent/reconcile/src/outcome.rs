@@ -16,6 +16,8 @@ pub struct Outcome {
     pub objects: usize,
     /// Its duration.
     pub duration: Duration,
+    /// The part of it before the first change was handed to the kernel; zero if that is not told apart.
+    pub planned_in: Duration,
     /// Errors, each with its record if it belongs to one.
     pub errors: Vec<(Option<RecordKey>, String)>,
     /// Families that cannot be relied on: the kernel could not be read, rules or sets could not be

@@ -16,7 +16,7 @@ use crate::backends::{self, BackendCollector};
 use crate::director::HostDirector;
 use crate::hooks::{self, HookInputs};
 use crate::overview::{self, Overviews};
-use crate::subscribe::{Report, Subscribed};
+use crate::subscribe::{BackendHealth, Report, Subscribed};
 
 /// The running checks.
 pub(super) struct Checked {
@@ -30,6 +30,8 @@ pub(super) struct Checked {
     pub(super) director: HostDirector,
     /// Receives the hooks of load balancers.
     pub(super) hooks: watch::Sender<Arc<HooksOf>>,
+    /// Health of backends, for the controller.
+    pub(super) health: BackendHealth,
 }
 
 /// Starts the health checks of load balancers' backends.
@@ -75,7 +77,7 @@ pub(super) fn check_backends(
     }
     let commands = Commands {
         store: overrides,
-        health,
+        health: health.clone(),
         tables: tables.clone(),
         reports,
     };
@@ -85,6 +87,7 @@ pub(super) fn check_backends(
         director: start_director(args, &commands, programs, vital),
         commands,
         hooks: hooks_out,
+        health,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::director::HostDirector;
 use crate::metrics::{SourceCollector, StreamCollector};
 use crate::standalone::{Reading, Standalone, StandaloneConfig};
 use crate::subscribe::{
-    self, ClusterPin, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, HeldView, Report, Stats,
+    self, BackendHealth, ClusterPin, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, HeldView, Report, Stats,
     SubscribeConfig, Subscribed,
 };
 
@@ -38,6 +38,8 @@ pub(super) struct Feeds {
     pub(super) requests: file::ReadRequests,
     pub(super) readings: watch::Sender<Reading>,
     pub(super) director: HostDirector,
+    /// Health of load balancers' backends.
+    pub(super) backends: Option<BackendHealth>,
     /// Hooks of load balancers.
     pub(super) hooks: watch::Sender<Arc<file::HooksOf>>,
 }
@@ -164,6 +166,7 @@ fn subscribe_to_controllers(
         held,
         pin,
         stats,
+        backends,
         ..
     } = feeds;
     let stream = Arc::clone(&stats.stream);
@@ -180,6 +183,7 @@ fn subscribe_to_controllers(
         disk_patience: DISK_PATIENCE,
         guard: args.guard(),
         first_commit_timeout: FIRST_COMMIT_TIMEOUT,
+        backends,
     };
     let ending = vital.ending.clone();
     let task = subscribe::run(config, tables_out, reports, stats, held, ending);

@@ -16,6 +16,7 @@ use portolan_runtime::{DebugArgs, duration_within, milliseconds_within};
 use portolan_select::SourceRanges;
 use portolan_source::objects::ProxyName;
 use portolan_subscription::GuardArgs;
+use portolan_telemetry::OtlpArgs;
 
 use super::{DataplaneKind, KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs, UserspaceArgs};
 use crate::director::HostFlags;
@@ -219,6 +220,10 @@ pub struct RunArgs {
     /// Flags of DNS.
     #[command(flatten, next_help_heading = "DNS")]
     pub dns: DnsArgs,
+
+    /// Where spans go.
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
 
     /// Flags of kube-proxy.
     #[command(flatten)]

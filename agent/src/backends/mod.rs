@@ -12,6 +12,7 @@
 //!
 //! States that operators give backends are inputs of both.
 
+mod groups;
 pub(crate) mod metrics;
 pub(crate) mod overrides;
 mod wanted;
@@ -41,6 +42,7 @@ pub use overrides::ask as command;
 
 use crate::args::Source;
 use crate::subscribe::Subscribed;
+use groups::OwnGroups;
 use overrides::OverrideStore;
 
 type Tables = watch::Receiver<Option<Arc<Subscribed>>>;
@@ -57,6 +59,7 @@ pub(crate) struct Checkups {
     checked: watch::Sender<Option<Arc<Subscribed>>>,
     /// The records of the last table that was looked at.
     records: ByRecord<Record>,
+    groups: OwnGroups,
     overrides: OverrideStore,
     commanded: watch::Receiver<Overrides<RecordKey>>,
     /// Number of the last health that was passed on.
@@ -111,6 +114,7 @@ pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started
         wanted,
         checked,
         records: ByRecord::new(),
+        groups: OwnGroups::default(),
         commanded: overrides.in_force(),
         overrides: overrides.clone(),
         number: 0,
@@ -171,9 +175,10 @@ impl Checkups {
     fn pass_on(&mut self, is_table: bool) {
         // Both may have changed.
         let is_table = is_table || self.tables.has_changed().unwrap_or(false);
-        let Some(table) = self.tables.borrow_and_update().clone() else {
+        let Some(sent) = self.tables.borrow_and_update().clone() else {
             return;
         };
+        let table = self.of_own_groups(sent);
         if is_table {
             self.want(&table.table);
         }
@@ -195,6 +200,18 @@ impl Checkups {
             }
         };
         self.checked.send_replace(Some(with_health));
+    }
+
+    /// A table with the records that are for this node.
+    fn of_own_groups(&mut self, sent: Arc<Subscribed>) -> Arc<Subscribed> {
+        let table = self.groups.choose(&sent.table);
+        match Arc::ptr_eq(&table, &sent.table) {
+            true => sent,
+            false => Arc::new(Subscribed {
+                table,
+                ..Subscribed::clone(&sent)
+            }),
+        }
     }
 
     /// Tells the engine what is to be checked.

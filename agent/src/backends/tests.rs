@@ -80,6 +80,7 @@ fn rig() -> Rig {
         wanted,
         checked,
         records: ByRecord::new(),
+        groups: OwnGroups::default(),
         overrides: OverrideStore::open(nowhere, commanded, health_receiver),
         commanded: commanded_receiver,
         number: 0,

@@ -7,6 +7,7 @@
 //! controller changes nothing on the node.
 
 mod guard;
+mod health;
 mod held;
 mod in_force;
 mod latency;
@@ -28,6 +29,7 @@ pub use portolan_subscription::{
     Endpoints, FIRST_COMMIT_TIMEOUT, GuardConfig, HeldDeletions, Security, TlsClient,
 };
 
+pub use health::BackendHealth;
 pub use held::HeldView;
 pub(crate) use in_force::TableInForce;
 pub use pin::{ClusterPin, PinStatus, WrongCluster, forget};
@@ -63,6 +65,8 @@ pub struct SubscribeConfig {
     pub guard: GuardConfig,
     /// Time that a controller may be silent before its first Commit, if there are others.
     pub first_commit_timeout: Duration,
+    /// Health of load balancers' backends, to be reported; `None` if nothing is checked.
+    pub backends: Option<BackendHealth>,
 }
 
 /// The usual [`SubscribeConfig::disk_patience`]. Longer than a busy machine takes to connect: changes

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use portolan_proto::v1::agent_message::Message;
 use portolan_proto::{VERSION, v1};
 use portolan_subscription::{Client, Controllers, DeletionGuard, Dialer, Subscriber, Taken, at};
 use tokio::sync::watch;
@@ -13,6 +14,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
+use super::health::HealthReporter;
 use super::in_force::TableInForce;
 use super::latency::Latency;
 use super::outbox::Outbox;
@@ -22,6 +24,7 @@ use super::{
     ClusterPin, Committed, HeldView, Report, Staging, StagingError, Stats, SubscribeConfig,
     Subscribed,
 };
+use crate::spans;
 
 /// Attempts to read a table on disk, and the interval between them.
 const READS: u32 = 3;
@@ -66,7 +69,10 @@ struct Subscription {
     /// Number of `forget` runs noticed when the last stream began.
     forgotten: u64,
     outbox: Outbox,
+    health: HealthReporter,
     latency: Latency,
+    /// When the acknowledgement that waits was due, if there are spans.
+    acknowledging: Option<Instant>,
 }
 
 impl Subscription {
@@ -100,7 +106,9 @@ impl Subscription {
             pin: config.pin.clone(),
             forgotten: 0,
             outbox: Outbox::default(),
+            health: HealthReporter::new(config.backends.clone()),
             latency: Latency::default(),
+            acknowledging: None,
         }
     }
 
@@ -139,8 +147,8 @@ impl Subscription {
         self.in_force.guard.guard.believe_next();
     }
 
-    /// Takes a committed table.
-    fn commit(&mut self, committed: Committed) {
+    /// Takes a committed table, whose last frame came at `began`.
+    fn commit(&mut self, committed: Committed, began: Option<Instant>) {
         Stats::set(&self.stats.refused_records, committed.refused.len());
         debug!(
             revision = committed.revision,
@@ -156,7 +164,9 @@ impl Subscription {
             ..Subscribed::new(position, Arc::clone(&committed.table))
         });
         let held = held.map(|held| held.to_message(Instant::now()));
+        spans::received(&committed, began);
         self.outbox.committed(&committed, held);
+        self.health.committed();
         self.saver.changed(Instant::now());
     }
 
@@ -167,6 +177,7 @@ impl Subscription {
             return;
         };
         self.outbox.reported(report);
+        self.acknowledging = spans::now();
         for duration in self.latency.reported(report, SystemTime::now()) {
             let histogram = &self.stats.network_programming;
             histogram.observe(duration.as_secs_f64());
@@ -208,6 +219,7 @@ impl Subscriber for Subscription {
 
     fn connected(&mut self) {
         self.outbox = Outbox::default();
+        self.health.connected();
         self.latency = Latency::default();
         // The kernel may have a table that this controller sent before.
         self.reports.mark_changed();
@@ -217,13 +229,14 @@ impl Subscriber for Subscription {
     fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         use super::Taken as Frame;
 
+        let began = spans::now();
         Ok(match self.staging.take_frame(frame)? {
             Frame::Welcome(welcome) => Taken::Welcome(welcome),
             Frame::Staged => Taken::Part,
             Frame::Unknown => Taken::Unknown,
             Frame::Committed(committed) => {
                 let is_snapshot = committed.snapshot;
-                self.commit(committed);
+                self.commit(committed, began);
                 Taken::Commit { is_snapshot }
             }
             Frame::Asked(buckets) => {
@@ -251,11 +264,24 @@ impl Subscriber for Subscription {
     }
 
     fn has_message(&self) -> bool {
-        self.outbox.has_message()
+        self.outbox.has_message() || self.health.has_message()
     }
 
     fn next_message(&mut self) -> Option<v1::AgentMessage> {
-        self.outbox.next_message()
+        let message = self.outbox.next_message();
+        let is_report =
+            |message: &v1::AgentMessage| matches!(message.message, Some(Message::Programmed(_)));
+        if message.as_ref().is_some_and(is_report)
+            && let Some(began) = self.acknowledging.take()
+        {
+            spans::acknowledged(self.reports.borrow().as_ref(), began);
+        }
+        message.or_else(|| {
+            let health = self.health.next_message()?;
+            Some(v1::AgentMessage {
+                message: Some(Message::Health(health)),
+            })
+        })
     }
 
     async fn work(&mut self) {
@@ -265,6 +291,7 @@ impl Subscriber for Subscription {
                 self.has_reporter = changed.is_ok();
                 self.reported();
             }
+            () = self.health.changed() => {}
             () = at(save_at) => self.save(),
             () = self.in_force.confirmed() => self.release(),
         }

@@ -23,6 +23,7 @@ use crate::health_check::HealthChecks;
 use crate::kube_proxy::{Takeover, TakeoverConfig};
 use crate::metrics::ReconcileMetrics;
 use crate::notify::Watchdog;
+use crate::spans::LastProgrammed;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
 
@@ -124,6 +125,7 @@ pub async fn run<E: Engine>(
         drain_at: None,
         flows_failed: false,
         last: None,
+        traced: LastProgrammed::default(),
         tally: Tally::default(),
         pending: TableChanges::default(),
     };
@@ -195,6 +197,7 @@ struct SyncLoop<E> {
     flows_failed: bool,
     /// Epoch and revision of the last programmed table.
     last: Option<(u64, u64)>,
+    traced: LastProgrammed,
     tally: Tally,
     takeover: Takeover,
     takeover_at: Option<Instant>,
@@ -275,7 +278,9 @@ impl<E: Engine> SyncLoop<E> {
         let Some(target) = self.inputs.tables.borrow_and_update().clone() else {
             return;
         };
+        let began = std::time::Instant::now();
         let outcome = self.program(&target).await;
+        self.traced.programmed(&target, &outcome, began);
         let outputs = &mut self.outputs;
         let wall = SystemTime::now();
         outputs.health.served(start, outcome.broken, wall);

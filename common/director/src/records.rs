@@ -149,6 +149,7 @@ fn balancing(
             keep_idle: sorry.keep_idle,
         }),
         health: balancer.health,
+        group: portolan_model::group_name(&balancer.node_selector),
     };
     (rows.iter().map(destination).collect(), balancing)
 }

@@ -10,9 +10,20 @@ use crate::document::Announce;
 use crate::records::of_family;
 use crate::{Director, LoadBalancer, Packets};
 
-/// What this version reads but cannot program: the field, and what to do.
+/// What this version reads but cannot program, in the files of a host: the field, and what to do.
 #[must_use]
 pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
+    let mut found = unsupported_anywhere(balancer);
+    found.extend(node_selector(balancer, "give each host its own files"));
+    found
+}
+
+fn node_selector(balancer: &LoadBalancer, why: &str) -> Option<(String, String)> {
+    let message = format!("not supported here: {why}");
+    (!balancer.node_selector.is_empty()).then(|| ("spec.nodeSelector".to_owned(), message))
+}
+
+fn unsupported_anywhere(balancer: &LoadBalancer) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut add =
         |field: String, why: &str| found.push((field, format!("not supported yet: {why}")));
@@ -57,19 +68,21 @@ pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
     if balancer.announce != Announce::default() {
         add("spec.announce".to_owned(), "leave it out");
     }
-    if !balancer.node_selector.is_empty() {
-        add(
-            "spec.nodeSelector".to_owned(),
-            "give each host its own files",
-        );
-    }
     found
 }
 
-/// Like [`unsupported`] in the files of a controller, and in etcd: hosts run programs from their own files alone.
+/// Like [`unsupported`] in the files of a controller.
 #[must_use]
 pub fn unsupported_from_afar(balancer: &LoadBalancer) -> Vec<(String, String)> {
-    let mut found = unsupported(balancer);
+    let mut found = unsupported_in_fleet(balancer);
+    found.extend(node_selector(balancer, "only in etcd, with the Nodes"));
+    found
+}
+
+/// Like [`unsupported`] in the etcd of a fleet: hosts run programs from their own files alone.
+#[must_use]
+pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
+    let mut found = unsupported_anywhere(balancer);
     let hooks = [
         ("onQuorum", &balancer.hooks.on_quorum),
         ("onBackend", &balancer.hooks.on_backend),
@@ -172,10 +185,14 @@ spec:
             "spec.nodeSelector",
         ];
         assert_eq!(fields, expected);
-        let from_afar = unsupported_from_afar(&parsed(text));
-        let more: Vec<_> = from_afar[fields.len()..].iter().collect();
-        assert_eq!(more.len(), 1, "{more:?}");
-        assert_eq!(more[0].0, "spec.hooks.onQuorum");
+        let fields = |found: Vec<(String, String)>| -> Vec<String> {
+            found.into_iter().map(|(field, _)| field).collect()
+        };
+        let mut expected = expected[..4].to_vec();
+        expected.push("spec.hooks.onQuorum");
+        assert_eq!(fields(unsupported_in_fleet(&parsed(text))), expected);
+        expected.push("spec.nodeSelector");
+        assert_eq!(fields(unsupported_from_afar(&parsed(text))), expected);
     }
 
     #[test]

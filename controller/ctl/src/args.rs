@@ -13,6 +13,7 @@ use portolan_runtime::{DocsCommand, duration_within};
 use crate::agent::{AgentArgs, AgentCommand};
 use crate::env::EnvArgs;
 use crate::fleet::{ApplyArgs, DeleteArgs, GetArgs};
+use crate::health::HealthArgs;
 use crate::migrate::Predecessor;
 use crate::reply::Output;
 use crate::table::TableArgs;
@@ -28,7 +29,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Dumps are served on a controller's loopback address and Unix socket only. Run portolanctl beside the
 /// controller, or with --kubeconfig, --context or --namespace, which forward a port to the pods of the
 /// controllers. Exit codes: 0; 1 for a difference found by diff or trace, a timeout of wait and a failure of
-/// check; 2 for errors; 3 for settings that migrate cannot convert; 4 for objects that have changed since the
+/// check; 2 for errors; 3 for settings that migrate cannot convert, and backends that are down; 4 for objects that have changed since the
 /// version that a write is based on.
 #[derive(Debug, Parser)]
 #[command(name = "portolanctl", version)]
@@ -154,6 +155,10 @@ pub(crate) enum Command {
         #[arg(long)]
         behind: bool,
     },
+    /// Show the health of load balancers' backends, as the checks of each director see it, and where directors
+    /// disagree; with -o wide, a line for each director. Exit code 3 if a director that is connected says that a
+    /// backend is down, or that a load balancer lacks quorum.
+    Health(HealthArgs),
     /// Show the clusters of a controller that serves several.
     Cluster {
         /// The command.
@@ -344,6 +349,8 @@ mod tests {
             ("table a -o nft --node-address 192.0.2.1", true),
             ("diff a", true),
             ("confirm a", false),
+            ("health", true),
+            ("health default/web --node lb-1 --down", true),
             ("cluster list", true),
             ("cluster drain eu-1 --to 50 --over 1m", false),
             ("explain-import shop/web", true),
@@ -377,6 +384,7 @@ mod tests {
             "delete lb",
             "delete lb a -f b",
             "get pods",
+            "health a b",
             "top --limit 0",
             "top --interval 10ms",
             "trace pod",

@@ -10,8 +10,8 @@ use crate::args::{Cli, ClusterCommand, Command, DiffArgs};
 use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
-    agent, check, clusters, deletions, diff, dns, env, explain, fleet, imports, nodes, problems,
-    status, table, top, trace, version, wait,
+    agent, check, clusters, deletions, diff, dns, env, explain, fleet, health, imports, nodes,
+    problems, status, table, top, trace, version, wait,
 };
 
 /// Runs a command that asks controllers.
@@ -50,6 +50,13 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
                 answers.push(client.get("/debug/nodes").await?);
             }
             nodes::show(answers, *behind, cli.output == Output::Wide)
+        }
+        Command::Health(args) => {
+            let mut answers = Vec::new();
+            for client in &clients {
+                answers.push(client.get("/debug/health").await?);
+            }
+            health::show(answers, args, cli.output == Output::Wide)
         }
         Command::Wait {
             target,

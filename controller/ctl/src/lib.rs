@@ -19,6 +19,7 @@ mod env;
 mod explain;
 mod fleet;
 mod forward;
+mod health;
 mod imports;
 mod migrate;
 mod nodes;

@@ -13,6 +13,7 @@ mod acks;
 mod doubts;
 mod pace;
 mod relay;
+mod spans;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

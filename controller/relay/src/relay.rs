@@ -14,6 +14,7 @@ use portolan_subscription::{
     Client, Controllers, DeletionGuard, Dialer, InflateError, Subscriber, Taken, at, inflate,
 };
 use portolan_tablelog::{Committed, ForwardError};
+use portolan_telemetry::Change;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
@@ -21,6 +22,7 @@ use tracing::{debug, error};
 use crate::acks::Acks;
 use crate::doubts::Doubts;
 use crate::pace::Pace;
+use crate::spans;
 use crate::{Outlets, RelayConfig};
 
 /// How often the relay looks whether all its agents have programmed the revisions that wait for that.
@@ -135,6 +137,11 @@ impl<P: FnMut(u64, Duration) + Send> Relay<P> {
         self.pace
             .published(done, sessions.connected(), self.config.cores);
         (self.published)(revision, done.saturating_duration_since(now));
+        let own = Change {
+            epoch: forwarder.epoch(),
+            revision,
+        };
+        spans::forwarded(&self.config.name, &committed, own, now);
         debug!(revision, upstream = committed.revision, "published");
         Some((revision, committed))
     }

@@ -17,8 +17,8 @@ mod session;
 mod standing;
 
 pub use registry::{
-    ConvergenceSeconds, Counters, HeldTable, NodeStatus, RecentChange, RecordProblem, Registry,
-    Unconfirmed,
+    BackendState, BalancerHealth, ConvergenceSeconds, Counters, HeldTable, NodeHealth, NodeStatus,
+    RecentChange, RecordProblem, Registry, Unconfirmed,
 };
 pub use served::ServedClusters;
 pub use service::TablesServer;

@@ -8,6 +8,7 @@
 mod decode;
 mod feed;
 mod follow;
+mod groups;
 mod objects;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,7 @@ use crate::kubernetes::Stats;
 use feed::Feed;
 use follow::Follower;
 
-pub use decode::{Decoded, decode};
+pub use decode::{Decoded, LabelledNode, decode};
 pub use portolan_etcd::Connection;
 
 /// Time limit of a request.

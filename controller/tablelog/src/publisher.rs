@@ -110,6 +110,12 @@ impl Publisher {
         }
     }
 
+    /// Number of the start of this writer; revisions compare within one.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.shared.epoch
+    }
+
     /// Begins serving a cluster: its source has delivered all of its objects. Other clusters are not
     /// waited for.
     pub fn set_synced(&mut self, cluster: &Arc<str>) {

@@ -38,6 +38,8 @@ struct Cli {
 enum Role {
     /// Measure, and print the figures
     Run(driver::DriverArgs),
+    /// Measure two tiers of relays, and print the figures
+    Relay(driver::RelayArgs),
     /// Be the server; the driver starts it
     Serve(server::ServerArgs),
     /// Be the thin agents; the driver starts it
@@ -47,6 +49,7 @@ enum Role {
 fn main() -> Result<()> {
     match Cli::parse().role {
         Role::Run(args) => driver::run(&args),
+        Role::Relay(args) => driver::run_relay(&args),
         Role::Serve(args) => server::run(args),
         Role::Agents(args) => client::run(args),
     }

@@ -254,6 +254,7 @@ fn node_info(node: u32) -> NodeInfo {
         zone: Some(zone(node).into()),
         pod_cidrs: vec![IpNet::V4(network)],
         eligible: true,
+        groups: Vec::new(),
     }
 }
 

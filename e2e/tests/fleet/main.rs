@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod etcd;
+mod health;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,6 +24,8 @@ use serde_json::Value;
 struct Fleet<'a> {
     directory: &'a Path,
     etcd: Etcd<'a>,
+    /// Port of the controller's streams.
+    streams: u16,
     /// Endpoints of etcd, of which the first is of a dead member.
     endpoints: String,
     controller: Option<Running>,
@@ -37,6 +40,7 @@ impl<'a> Fleet<'a> {
         let mut fleet = Self {
             directory,
             etcd,
+            streams,
             endpoints: endpoints.join(","),
             controller: None,
         };
@@ -85,11 +89,16 @@ impl<'a> Fleet<'a> {
         command.output().unwrap()
     }
 
-    /// Runs portolanctl, which asks the controller; its output.
-    fn ask(&self, args: &[&str]) -> String {
+    /// Runs portolanctl, which asks the controller.
+    fn asked(&self, args: &[&str]) -> Output {
         let mut command = Command::new(program("portolanctl").unwrap());
         let socket = format!("--controller=unix://{}", self.socket("controller"));
-        text(&command.arg(socket).args(args).output().unwrap())
+        command.arg(socket).args(args).output().unwrap()
+    }
+
+    /// Runs portolanctl, which asks the controller; its output.
+    fn ask(&self, args: &[&str]) -> String {
+        text(&self.asked(args))
     }
 
     /// Writes a file, and applies it; the exit code and the output.

@@ -220,5 +220,9 @@ func hashNode(node *portolanv1.NodeInfo) []byte {
 	c.text(node.GetZone())
 	c.networks(node.GetPodCidrs())
 	c.flag(node.GetEligible())
+	for _, group := range node.GetGroups() {
+		c.text("group")
+		c.text(group)
+	}
 	return c.Sum(nil)
 }

@@ -28,6 +28,9 @@ pub struct Balancing {
     pub sorry_server: Option<SorryServer>,
     /// Rules about the health of all backends together.
     pub health: HealthPolicy,
+    /// The group of nodes that serve it ([`group_name`](crate::group_name)); all nodes if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Arc<str>>,
 }
 
 /// Persistence of clients.

@@ -146,6 +146,11 @@ impl NodeInfo {
         c.text(self.zone.as_deref().unwrap_or_default());
         c.list(&self.pod_cidrs, Canonical::network);
         c.number(self.eligible.into());
+        // Newer than the first version.
+        for group in &self.groups {
+            c.text("group");
+            c.text(group);
+        }
         c.finish()
     }
 }

@@ -2,6 +2,7 @@
 
 //! Facts about a node itself.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -18,4 +19,20 @@ pub struct NodeInfo {
     /// Whether load balancers may send the node new connections: it exists, is not being deleted,
     /// and the cluster autoscaler has not chosen it for deletion (KEP-3836).
     pub eligible: bool,
+    /// Groups of nodes that the node belongs to ([`group_name`]), sorted.
+    #[serde(default)]
+    pub groups: Vec<Arc<str>>,
+}
+
+/// The name of the group of nodes that a node selector stands for, the same on every controller: the selector as JSON.
+/// `None` for a selector without labels, which selects all nodes.
+#[must_use]
+pub fn group_name(selector: &BTreeMap<String, String>) -> Option<Arc<str>> {
+    // Writing a map of texts to memory does not fail.
+    let name = || serde_json::to_string(selector).ok();
+    if selector.is_empty() {
+        None
+    } else {
+        name().map(Into::into)
+    }
 }

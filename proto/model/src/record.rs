@@ -59,6 +59,18 @@ impl Record {
             balancing: None,
         }
     }
+
+    /// Whether a node serves it: all do, unless it is of a group of nodes.
+    #[must_use]
+    pub fn is_for(&self, node: &crate::NodeInfo) -> bool {
+        self.group().is_none_or(|group| node.groups.contains(group))
+    }
+
+    /// The group of nodes that it is for; `None` for all nodes.
+    #[must_use]
+    pub fn group(&self) -> Option<&Arc<str>> {
+        self.balancing.as_ref()?.group.as_ref()
+    }
 }
 
 /// Scheduling of a Service's virtual servers; absent values are the agent's choice.

@@ -93,6 +93,18 @@ impl<'de> Deserialize<'de> for NodeTable {
 }
 
 impl NodeTable {
+    /// The table without the records of other groups of nodes.
+    #[must_use]
+    pub fn of_own_groups(mut self) -> Self {
+        let records = self.records.iter();
+        let others = records.filter(|(_, record)| !record.is_for(&self.node));
+        let others: Vec<_> = others.map(|(key, _)| key.clone()).collect();
+        for key in others {
+            self.records.remove(&key);
+        }
+        self
+    }
+
     /// The destinations of a frontend of a record on this node, of the frontend's family, sorted by
     /// address.
     #[must_use]

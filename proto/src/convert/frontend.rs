@@ -60,6 +60,18 @@ pub(super) fn encode_frontend(from: &Frontend) -> v1::Frontend {
     }
 }
 
+/// The kind of a frontend whose record is for one group of nodes: an older agent does not know it, and leaves the
+/// frontend out.
+pub(super) fn select(mut frontend: v1::Frontend) -> v1::Frontend {
+    frontend.kind = match frontend.kind() {
+        frontend::Kind::Balanced => frontend::Kind::Selected,
+        frontend::Kind::BalancedRanges => frontend::Kind::SelectedRanges,
+        other => other,
+    }
+    .into();
+    frontend
+}
+
 /// A frontend, unless it breaks a rule. Unknown parts are looked for first: other rules may hold for
 /// the frontend of a newer version.
 pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeError> {
@@ -141,8 +153,10 @@ fn decode_kind(number: i32) -> Option<FrontendKind> {
         frontend::Kind::ExternalIp => Some(FrontendKind::ExternalIp),
         frontend::Kind::LoadBalancer => Some(FrontendKind::LoadBalancer),
         frontend::Kind::NodePort => Some(FrontendKind::NodePort),
-        frontend::Kind::Balanced => Some(FrontendKind::Balanced),
-        frontend::Kind::BalancedRanges => Some(FrontendKind::BalancedRanges),
+        frontend::Kind::Balanced | frontend::Kind::Selected => Some(FrontendKind::Balanced),
+        frontend::Kind::BalancedRanges | frontend::Kind::SelectedRanges => {
+            Some(FrontendKind::BalancedRanges)
+        }
     }
 }
 

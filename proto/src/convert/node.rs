@@ -27,6 +27,7 @@ pub fn encode_node(node: &NodeInfo, hash: ContentHash) -> v1::NodeInfo {
         pod_cidrs: node.pod_cidrs.iter().map(encode_network).collect(),
         eligible: node.eligible,
         hash: hash.to_bytes().into(),
+        groups: node.groups.iter().map(|group| (**group).into()).collect(),
     }
 }
 
@@ -40,7 +41,14 @@ pub fn decode_node(from: &v1::NodeInfo) -> Result<DecodedNode, DecodeError> {
         zone: (!from.zone.is_empty()).then(|| from.zone.as_str().into()),
         pod_cidrs: Vec::new(),
         eligible: from.eligible,
+        groups: from
+            .groups
+            .iter()
+            .map(|group| group.as_str().into())
+            .collect(),
     };
+    node.groups.sort();
+    node.groups.dedup();
     for (index, network) in from.pod_cidrs.iter().enumerate() {
         let Some(net) = decode_network(network)? else {
             left_out.push(format!("pod CIDR {index} left out: unknown family"));

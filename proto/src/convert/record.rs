@@ -10,7 +10,7 @@ use portolan_model::ipvs::Flags;
 use portolan_model::{Affinity, Balancing, ContentHash, Frontend, Record, Scheduling, ZoneMask};
 
 use super::destinations::{decode_destinations, decode_port, encode_destinations};
-use super::frontend::{Decoded, decode_frontend, encode_frontend};
+use super::frontend::{Decoded, decode_frontend, encode_frontend, select};
 use super::key::required_key;
 use super::network::{decode_families, encode_families};
 use super::{DecodeError, DecodeErrorKind, decode_hash, encode_key};
@@ -47,7 +47,7 @@ pub fn encode_record(record: &Record, hash: ContentHash) -> v1::Record {
     v1::Record {
         key: Some(encode_key(&record.key)),
         hash: hash.to_bytes().into(),
-        frontends: record.frontends.iter().map(encode_frontend).collect(),
+        frontends: encode_frontends(record),
         destinations: encode_destinations(&record.destinations),
         zones,
         zone_masks,
@@ -66,6 +66,14 @@ pub fn encode_record(record: &Record, hash: ContentHash) -> v1::Record {
             .balancing
             .as_ref()
             .map_or_else(Vec::new, |balancing| balancing.to_json()),
+    }
+}
+
+fn encode_frontends(record: &Record) -> Vec<v1::Frontend> {
+    let frontends = record.frontends.iter().map(encode_frontend);
+    match record.group() {
+        None => frontends.collect(),
+        Some(_) => frontends.map(select).collect(),
     }
 }
 

@@ -192,6 +192,7 @@ fn balanced() -> Record {
             keep_idle: true,
         }),
         health: HealthPolicy::default(),
+        group: None,
     };
     let address = FrontendAddress::Vip([192, 0, 2, 1].into());
     Record {
@@ -249,6 +250,19 @@ fn a_load_balancer_survives_the_wire() {
 }
 
 #[test]
+fn older_agents_leave_the_load_balancers_of_groups_out() {
+    let mut record = balanced();
+    let without = record.content_hash();
+    let balancing = Arc::make_mut(record.balancing.as_mut().unwrap());
+    balancing.group = portolan_model::group_name(&[("a".to_owned(), "b".to_owned())].into());
+    assert_ne!(record.content_hash(), without);
+    let sent = transmit(&encode_record(&record, record.content_hash()));
+    // None of the kinds that they know.
+    assert_eq!(sent.frontends[0].kind, 7);
+    assert_eq!(decode_record(&sent, &cluster()).unwrap().record, record);
+}
+
+#[test]
 fn a_load_balancer_is_never_patched() {
     let old = balanced();
     let mut new = old.clone();
@@ -296,13 +310,20 @@ fn node() -> impl Strategy<Value = NodeInfo> {
         )
     };
     let zone = option::of("[a-z]{1,3}".prop_map(Into::into));
-    (zone, cidr(Family::V4), cidr(Family::V6), any::<bool>()).prop_map(
-        |(zone, v4, v6, eligible)| NodeInfo {
+    let groups = btree_set("[a-z]{0,3}", 0..3);
+    (
+        zone,
+        cidr(Family::V4),
+        cidr(Family::V6),
+        any::<bool>(),
+        groups,
+    )
+        .prop_map(|(zone, v4, v6, eligible, groups)| NodeInfo {
             zone,
             pod_cidrs: v4.into_iter().chain(v6).collect(),
             eligible,
-        },
-    )
+            groups: groups.into_iter().map(Into::into).collect(),
+        })
 }
 
 /// Over the wire as bytes, not as a message.

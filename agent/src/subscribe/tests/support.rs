@@ -120,6 +120,7 @@ pub(super) fn config() -> SubscribeConfig {
         disk_patience: Duration::from_millis(50),
         guard: GuardConfig::default(),
         first_commit_timeout: Duration::from_millis(500),
+        backends: None,
     }
 }
 

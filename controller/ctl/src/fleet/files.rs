@@ -103,7 +103,7 @@ fn objects(generation: Generation, texts: &[Text]) -> anyhow::Result<Vec<Wanted>
             namespace: balancer.name.namespace.clone(),
             name: balancer.name.name.clone(),
         };
-        let fields = portolan_director::unsupported_from_afar(&balancer).into_iter();
+        let fields = portolan_director::unsupported_in_fleet(&balancer).into_iter();
         unsupported.extend(fields.map(|(field, why)| format!("{name}: {field}: {why}")));
         let based_on = balancer.tags.resource_version.take();
         let value = serde_json::to_value(balancer.to_document())?;

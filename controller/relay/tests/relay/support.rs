@@ -201,6 +201,7 @@ impl Agent {
             disk_patience: Duration::from_millis(50),
             guard: GuardConfig::default(),
             first_commit_timeout: Duration::from_millis(500),
+            backends: None,
         };
         let (sender, tables) = watch::channel(None);
         let (reports, receiver) = watch::channel(None);

@@ -134,6 +134,7 @@ impl World {
                 pod_cidrs: vec![ipnet::Ipv4Net::new_assert([10, a, b, 0].into(), 24).into()],
                 // A Node changes its eligibility only with its first change.
                 eligible: version == 0,
+                groups: Vec::new(),
             },
             addresses: [[172, 16, c, d].into()].into(),
             ..Node::new(key)

@@ -12,6 +12,7 @@ use portolan_proto::v1;
 use portolan_runtime::Rate;
 
 use super::convergence::{Convergence, Member};
+use super::health::{NodeHealth, Reported};
 use super::reconnects::{RetryAfter, StreamBudget};
 use super::signals::SessionSignals;
 use super::{Connect, HeldTable, NodeStatus, RecordProblem, Unconfirmed};
@@ -35,6 +36,8 @@ pub(super) struct AgentEntry {
     refused: Vec<RecordProblem>,
     refused_total: u32,
     held: Option<HeldTable>,
+    /// Health of backends that was reported on this stream.
+    health: Reported,
     /// Remaining tokens for new streams; `None` before the second stream.
     budget: Option<StreamBudget>,
     /// Membership in the cluster's convergence; `None` before the first report on this stream.
@@ -68,6 +71,7 @@ impl AgentEntry {
             refused: Vec::new(),
             refused_total: 0,
             held: None,
+            health: Reported::default(),
             budget: None,
             member: None,
             connected: true,
@@ -168,6 +172,22 @@ impl AgentEntry {
             errors_total: message.errors_total,
         });
         true
+    }
+
+    /// Records a report about the health of backends.
+    pub(super) fn health_reported(&mut self, report: v1::Health, now: SystemTime) {
+        self.health.take(report, unix_ms(now) / 1_000);
+    }
+
+    /// The health of backends on this node; `None` if none was reported.
+    pub(super) fn health(&self, node: &NodeKey) -> Option<NodeHealth> {
+        (!self.health.is_empty()).then(|| NodeHealth {
+            cluster: node.cluster.as_ref().into(),
+            node: node.name.as_ref().into(),
+            connected: self.connected,
+            connected_at_ms: unix_ms(self.connected_at),
+            balancers: self.health.balancers(),
+        })
     }
 
     pub(super) fn status(

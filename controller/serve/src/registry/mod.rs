@@ -10,6 +10,7 @@ mod convergence;
 mod counters;
 mod entry;
 mod everybody;
+mod health;
 mod nodes;
 mod reason;
 mod recent;
@@ -40,6 +41,7 @@ use convergence::{Convergence, Member, Reached};
 pub use counters::Counters;
 pub(crate) use counters::{Counter, LiveCounters};
 use entry::AgentEntry;
+pub use health::{BackendState, BalancerHealth, NodeHealth};
 pub(crate) use nodes::NodeStanding;
 use nodes::SourceNodes;
 pub use recent::RecentChange;
@@ -130,6 +132,19 @@ impl Registry {
                 entry.status(node, convergence, now)
             })
             .collect()
+    }
+
+    /// The health of load balancers' backends, of each node that has reported any; sorted by cluster and node.
+    #[must_use]
+    pub fn backend_health(&self) -> Vec<NodeHealth> {
+        let nodes = self.lock();
+        let entries = nodes.entries.iter();
+        let mut all: Vec<_> = entries
+            .filter_map(|(node, entry)| entry.health(node))
+            .collect();
+        drop(nodes);
+        all.sort_unstable_by(|a, b| (&a.cluster, &a.node).cmp(&(&b.cluster, &b.node)));
+        all
     }
 
     /// The last changes of all clusters, the newest first.
@@ -334,6 +349,11 @@ impl Session {
         drop(nodes);
         self.registry.observe(reached);
         true
+    }
+
+    /// Records a report about the health of load balancers' backends.
+    pub(crate) fn health_reported(&self, report: v1::Health) {
+        self.update(|entry| entry.health_reported(report, SystemTime::now()));
     }
 
     /// Changes the node's entry, unless it belongs to a newer session.

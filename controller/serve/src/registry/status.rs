@@ -84,23 +84,32 @@ impl RecordProblem {
     /// Formats the key as [`portolan_model::RecordKey`] does. A protocol unknown to this version is
     /// written by its number.
     pub(super) fn new(key: Option<v1::RecordKey>, message: String) -> Self {
-        let record = key.map(|key| {
-            let port = if key.port.is_empty() { "" } else { ":" };
-            let protocol = match v1::Protocol::try_from(key.protocol) {
-                Ok(v1::Protocol::Tcp) => Protocol::Tcp.to_string(),
-                Ok(v1::Protocol::Udp) => Protocol::Udp.to_string(),
-                Ok(v1::Protocol::Sctp) => Protocol::Sctp.to_string(),
-                _ => format!("protocol {}", key.protocol),
-            };
-            let (namespace, service) = (key.namespace, key.service);
-            problem_text(format!(
-                "{namespace}/{service}{port}{}/{protocol}",
-                key.port
-            ))
-        });
+        let record = key.map(|key| record_name(&key));
         Self {
             record,
             message: problem_text(message),
         }
+    }
+}
+
+/// A record as `namespace/service[:port]/PROTOCOL`.
+pub(super) fn record_name(key: &v1::RecordKey) -> String {
+    let v1::RecordKey {
+        namespace,
+        service,
+        port,
+        protocol,
+    } = key;
+    let colon = if port.is_empty() { "" } else { ":" };
+    let protocol = protocol_name(*protocol);
+    problem_text(format!("{namespace}/{service}{colon}{port}/{protocol}"))
+}
+
+pub(super) fn protocol_name(number: i32) -> String {
+    match v1::Protocol::try_from(number) {
+        Ok(v1::Protocol::Tcp) => Protocol::Tcp.to_string(),
+        Ok(v1::Protocol::Udp) => Protocol::Udp.to_string(),
+        Ok(v1::Protocol::Sctp) => Protocol::Sctp.to_string(),
+        _ => format!("protocol {number}"),
     }
 }

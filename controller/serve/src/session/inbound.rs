@@ -139,6 +139,10 @@ impl InboundTask {
             Some(Message::Hello(_)) => return Err(Status::invalid_argument("a second Hello")),
             Some(Message::Received(received)) => session.received(received),
             Some(Message::Programmed(programmed)) => session.programmed(programmed),
+            Some(Message::Health(health)) => {
+                session.health_reported(health);
+                true
+            }
             Some(Message::Buckets(buckets)) => return self.control.answer(&buckets.hashes),
             Some(Message::AskVersions(_)) => {
                 let Some(questions) = &self.questions else {

@@ -12,6 +12,7 @@ mod control;
 mod hello;
 mod inbound;
 mod outbound;
+mod spans;
 mod turn;
 
 use std::sync::{Arc, OnceLock};

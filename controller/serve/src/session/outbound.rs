@@ -5,7 +5,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_proto::BEHIND_THE_AGENT;
 use portolan_proto::encoded::Frame;
@@ -14,6 +14,7 @@ use portolan_proto::v1;
 use portolan_tablelog::{
     ANSWERED_WITHIN, Delivery, Feed, First, Have, How, Next, Scope, State, TableHashes, single,
 };
+use portolan_telemetry::Change;
 use prost::bytes::Bytes;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Sleep, sleep};
@@ -24,6 +25,7 @@ use super::Context;
 use super::control::SessionControl;
 use super::hello::Hello;
 use super::inbound::Inbound;
+use super::spans;
 use super::turn::Turn;
 use crate::registry::{Counter, Session};
 
@@ -51,6 +53,8 @@ pub(super) struct Outbound {
     /// Whether output is held back, to leave together with a transition that follows soon.
     held: bool,
     sending: Option<Delivery>,
+    /// When the change in flight was taken up, if there are spans.
+    began: Option<Instant>,
     /// The turn for a snapshot, while one is due or in flight.
     turn: Turn,
     woken: Pin<Box<OwnedNotified>>,
@@ -111,6 +115,7 @@ impl Outbound {
             message: Some(single(welcome)),
             held: true,
             sending: None,
+            began: None,
             waited: 0,
             deadline: None,
         }
@@ -214,6 +219,12 @@ impl Outbound {
             registry.count(Counter::Items, sending.items());
             registry.count(Counter::Commits, 1);
             self.session.sent(sending.revision);
+            if let Some(began) = self.began.take() {
+                let epoch = self.context.tables.epoch();
+                let revision = sending.revision;
+                let change = Change { epoch, revision };
+                spans::sent(change, &self.session.node().name, began);
+            }
             self.sending = None;
             self.turn.end();
         }
@@ -247,7 +258,10 @@ impl Outbound {
             Position::Nothing => Ok(self.snapshot(waker)),
             Position::At(cursor) => match self.next(*cursor) {
                 Next::Nothing => Ok(false),
-                Next::Deliver(delivery) => Ok(self.deliver(delivery)),
+                Next::Deliver(delivery) => {
+                    self.began = spans::now();
+                    Ok(self.deliver(delivery))
+                }
                 Next::Snapshot => {
                     self.position = Position::Nothing;
                     Ok(true)

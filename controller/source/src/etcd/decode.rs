@@ -2,11 +2,14 @@
 
 //! The value of a key as an object: pure, by the parsers of files.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_catalog::{FieldProblem, Kind, ObjectChange, ObjectKey, ObjectRef, Reason};
+use portolan_catalog::{
+    FieldProblem, Kind, Node, Object, ObjectChange, ObjectKey, ObjectRef, Reason,
+};
 use portolan_director::{
-    Already, Director, File, LoadBalancer, Problem, parse, unsupported_from_afar,
+    Already, Director, File, LoadBalancer, Problem, parse, unsupported_in_fleet,
 };
 use portolan_etcd::Name;
 
@@ -20,7 +23,18 @@ pub enum Decoded {
     /// The settings of a host. Agents do not get them yet.
     Director(Box<Director>),
     /// A Node.
-    Node(Box<ObjectChange>),
+    Node(Box<LabelledNode>),
+}
+
+/// A Node, and its labels, by which load balancers select it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LabelledNode {
+    /// The Node.
+    pub node: Node,
+    /// What is wrong with single fields of it.
+    pub problems: Vec<FieldProblem>,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Reads the value of the key of an object.
@@ -82,7 +96,7 @@ fn of_fleet(name: &Name, text: &str) -> Result<Decoded, Vec<FieldProblem>> {
     }
     let balancer = generation.load_balancers.into_iter().next();
     let balancer = balancer.ok_or_else(|| vec![other_object(name, None)])?;
-    let problems = unsupported_from_afar(&balancer);
+    let problems = unsupported_in_fleet(&balancer);
     if problems.is_empty() {
         return Ok(Decoded::LoadBalancer(Arc::new(balancer)));
     }
@@ -108,14 +122,26 @@ fn node(name: &Name, text: &str, scope: &Scope) -> Result<Decoded, Vec<FieldProb
                 let found = Name::Node(found.key.name.to_string());
                 return Err(vec![other_name(name, &found)]);
             }
-            Ok(Decoded::Node(Box::new(ObjectChange::Put {
-                object,
+            let Object::Node(node) = object else {
+                return Err(vec![other_object(name, None)]);
+            };
+            Ok(Decoded::Node(Box::new(LabelledNode {
+                node,
                 problems,
+                labels: labels(&value),
             })))
         }
         Some(ObjectChange::Refused { problems, .. }) => Err(problems),
         _ => Err(malformed("metadata.name", "missing".to_owned())),
     }
+}
+
+fn labels(node: &serde_json::Value) -> BTreeMap<String, String> {
+    let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
+    let text = |(name, value): (&String, &serde_json::Value)| {
+        Some((name.clone(), value.as_str()?.to_owned()))
+    };
+    labels.filter_map(text).collect()
 }
 
 fn other_object(name: &Name, kind: Option<&str>) -> FieldProblem {

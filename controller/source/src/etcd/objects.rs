@@ -15,6 +15,7 @@ use portolan_etcd::Name;
 use portolan_model::{ByRecord, Record};
 
 use super::decode::{Decoded, decode, reference};
+use super::groups::GroupedNodes;
 use crate::objects::Scope;
 
 /// All objects of a fleet.
@@ -30,8 +31,9 @@ pub(super) struct Objects {
     told_problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
     /// The records that the catalog has; `None` before the first ones.
     told: Option<ByRecord<Record>>,
-    /// Changes of Nodes that were not taken yet.
-    nodes: Vec<ObjectChange>,
+    nodes: GroupedNodes,
+    /// Refusals and deletions of Nodes that were not taken yet.
+    node_changes: Vec<ObjectChange>,
 }
 
 /// The key of one load balancer.
@@ -83,14 +85,14 @@ impl Objects {
                 self.others.insert(name);
             }
             Name::Node(_) => {
-                self.nodes.push(match decoded {
-                    Ok(Decoded::Node(change)) => *change,
+                match decoded {
+                    Ok(Decoded::Node(node)) => self.nodes.put(name.clone(), *node),
                     Ok(_) => return is_good,
-                    Err(problems) => ObjectChange::Refused {
+                    Err(problems) => self.node_changes.push(ObjectChange::Refused {
                         object: reference(&name, &self.scope.cluster),
                         problems,
-                    },
-                });
+                    }),
+                }
                 self.others.insert(name);
             }
         }
@@ -103,7 +105,8 @@ impl Objects {
             self.note(name, Vec::new());
             if let Name::Node(_) = name {
                 let object = reference(name, &self.scope.cluster);
-                self.nodes.push(ObjectChange::Delete(object));
+                self.nodes.delete(name);
+                self.node_changes.push(ObjectChange::Delete(object));
             }
         }
     }
@@ -124,8 +127,12 @@ impl Objects {
 
     /// What has changed since the last call.
     pub(super) fn changes(&mut self) -> Vec<ObjectChange> {
-        let mut changes = std::mem::take(&mut self.nodes);
+        let mut changes = std::mem::take(&mut self.node_changes);
         let records = self.admit();
+        let in_force = self.balancers.values();
+        let in_force = in_force.filter_map(|it| it.in_force.as_ref());
+        let selectors = in_force.map(|it| &it.balancer.node_selector);
+        changes.extend(self.nodes.changes(selectors));
         for (object, problems) in &self.problems {
             if self.told_problems.get(object) != Some(problems) {
                 changes.push(ObjectChange::Problems {

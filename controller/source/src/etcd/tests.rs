@@ -374,3 +374,54 @@ async fn nodes_come_and_go() {
     rig.list().await;
     assert_eq!(rig.catalog.count(Kind::Node), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn nodes_belong_to_the_groups_that_load_balancers_select() {
+    let node = |name: &str, role: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}","labels":{{"role":"{role}"}}}}}}"#
+        )
+    };
+    let selecting = |role: &str| {
+        let selector = format!(r#""spec":{{"nodeSelector":{{"role":"{role}"}},"#);
+        web(1).replace(r#""spec":{"#, &selector)
+    };
+    let groups = |rig: &Rig| {
+        let nodes = rig.catalog.nodes().map(|node| {
+            let info = rig.catalog.node_info(&node).unwrap();
+            format!("{} {:?}", node.name, info.groups)
+        });
+        let mut nodes: Vec<_> = nodes.collect();
+        nodes.sort();
+        nodes
+    };
+    let edge = r#""{\"role\":\"edge\"}""#;
+    let mut rig = Rig::new();
+    rig.store("nodes/a", &node("a", "edge"));
+    rig.store("nodes/b", &node("b", "core"));
+    rig.store(WEB, &web(1));
+    rig.list().await;
+    assert_eq!(groups(&rig), ["a []", "b []"]);
+    rig.put(WEB, &selecting("edge")).await;
+    assert!(rig.problems().is_empty(), "{:?}", rig.problems());
+    assert_eq!(groups(&rig), [format!("a [{edge}]"), "b []".to_owned()]);
+    let record = rig.catalog.load_balancers().values().next().unwrap();
+    let is_for = |name: &str| {
+        let mut nodes = rig.catalog.nodes();
+        let node = nodes.find(|node| *node.name == *name).unwrap();
+        record.is_for(rig.catalog.node_info(&node).unwrap())
+    };
+    assert_eq!((is_for("a"), is_for("b")), (true, false));
+    // Labels change.
+    rig.put("nodes/b", &node("b", "edge")).await;
+    assert_eq!(groups(&rig)[1], format!("b [{edge}]"));
+    rig.put("nodes/a", &node("a", "core")).await;
+    assert_eq!(groups(&rig)[0], "a []");
+    // The load balancer asks for others, and then for all.
+    rig.put(WEB, &selecting("core")).await;
+    assert_eq!(groups(&rig), [r#"a ["{\"role\":\"core\"}"]"#, "b []"]);
+    rig.put(WEB, &web(1)).await;
+    assert_eq!(groups(&rig), ["a []", "b []"]);
+    let record = rig.catalog.load_balancers().values().next().unwrap();
+    assert!(record.is_for(&portolan_model::NodeInfo::default()));
+}

@@ -33,6 +33,7 @@ impl Manifest for Node {
                 zone: self.metadata.label(ZONE).map(Arc::from),
                 pod_cidrs: pod_cidrs(&spec, &mut problems),
                 eligible: self.metadata.deletion_timestamp.is_none() && !spec.is_doomed(),
+                groups: Vec::new(),
             },
             addresses: addresses(self.status, &mut problems),
             // A bad one is a problem already.

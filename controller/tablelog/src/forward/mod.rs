@@ -314,6 +314,12 @@ impl Forwarder {
         self.withheld = records;
     }
 
+    /// Number of the start of this writer, as streams of its own agents state it.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.tables.epoch()
+    }
+
     /// Publishes the pending transition, first seen at `observed`, without the withheld records.
     /// The first call begins serving. Returns the head of this relay and the controller's Commit;
     /// `None` if there is nothing to publish.

@@ -424,6 +424,7 @@ fn facts_about_nodes_are_passed_on_byte_by_byte() {
         zone: "a".to_owned(),
         pod_cidrs,
         eligible: true,
+        groups: Vec::new(),
         hash: ContentHash(77).to_bytes().into(),
     };
     for pod_cidrs in [vec![], vec![network.clone(), network]] {

@@ -97,6 +97,14 @@ impl Server {
 }
 
 impl Client {
+    /// Processor time of the agents' one thread so far, in nanoseconds.
+    pub(super) fn cpu_ns(&self) -> Result<u64> {
+        let path = format!("/proc/{}/schedstat", self.process.id());
+        let text = std::fs::read_to_string(&path).context(path)?;
+        let first = text.split_whitespace().next().context("no times")?;
+        Ok(first.parse()?)
+    }
+
     /// Connects agents to a server, which must accept them meanwhile.
     pub(super) fn connect(&mut self, how: Connect, server: &mut Server) -> Result<Connected> {
         let (agents, speak) = (how.agents as usize, how.speak);

@@ -8,6 +8,7 @@ mod figures;
 mod kubernetes;
 mod overload;
 mod reconnect;
+mod relay;
 mod snapshot;
 mod verify;
 
@@ -26,6 +27,7 @@ use crate::words::{Connect, Connected, Speak, Told};
 use crate::world::{Size, World};
 use child::{Child, Client, Server};
 use figures::remark;
+pub(crate) use relay::{RelayArgs, run as run_relay};
 
 /// Options of a run. A run with the defaults takes some minutes on two processors.
 #[derive(Debug, Args)]
@@ -172,14 +174,43 @@ struct Intake {
     connected: Connected,
 }
 
+impl<'a> Bench<'a> {
+    fn new(args: &'a DriverArgs) -> Result<Self> {
+        Ok(Self {
+            args,
+            world: World::new(args.size)?,
+            dir: tempfile::tempdir()?,
+        })
+    }
+}
+
 impl Bench<'_> {
     fn serve(&self, kind: Kind, more: &[String]) -> Result<Running> {
+        self.serve_on(0, kind, more)
+    }
+
+    /// A server whose cluster is as small as can be.
+    fn serve_small(&self) -> Result<Running> {
+        let small = Size {
+            services: 1,
+            endpoints: 1,
+            nodes: 2,
+        };
+        self.serve_sized(0, Kind::Ours, small, &[])
+    }
+
+    /// A server on one of two processors: that of the flags for an even number, the next one for an odd one.
+    fn serve_on(&self, number: u32, kind: Kind, more: &[String]) -> Result<Running> {
+        self.serve_sized(number, kind, self.args.size, more)
+    }
+
+    fn serve_sized(&self, number: u32, kind: Kind, size: Size, more: &[String]) -> Result<Running> {
         let mut arguments = vec![
             "serve".to_owned(),
-            format!("--cpu={}", self.args.cpu),
+            format!("--cpu={}", self.cpu(number)),
             format!("--kind={}", kind.name()),
         ];
-        arguments.extend(size_arguments(self.args.size));
+        arguments.extend(size_arguments(size));
         arguments.extend_from_slice(more);
         let mut server: Server = Child::start(&arguments)?;
         let Told::Ready { port } = server.answer()? else {
@@ -208,10 +239,19 @@ impl Bench<'_> {
         })
     }
 
+    fn cpu(&self, number: u32) -> usize {
+        self.args.cpu + (number % 2) as usize
+    }
+
     fn agents(&self) -> Result<Client> {
+        self.agents_on(1)
+    }
+
+    /// Agents on one of two processors, as servers.
+    fn agents_on(&self, number: u32) -> Result<Client> {
         let mut arguments = vec![
             "agents".to_owned(),
-            format!("--cpu={}", self.args.cpu + 1),
+            format!("--cpu={}", self.cpu(number)),
             self.tls_dir(),
         ];
         arguments.extend(size_arguments(self.args.size));

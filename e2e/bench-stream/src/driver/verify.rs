@@ -60,6 +60,7 @@ impl Verifier {
             disk_patience: Duration::ZERO,
             guard: GuardConfig::default(),
             first_commit_timeout: FIRST_COMMIT_TIMEOUT,
+            backends: None,
         };
         let (sender, tables) = watch::channel(None);
         let (_, reports) = watch::channel(None);

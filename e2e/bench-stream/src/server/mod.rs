@@ -6,6 +6,7 @@ mod bare;
 mod load;
 mod ours;
 mod plain;
+mod relay;
 mod rows;
 
 use std::io::{BufRead as _, Write as _};
@@ -38,6 +39,9 @@ pub(crate) struct ServerArgs {
     /// Directory of certificates; enables TLS
     #[arg(long)]
     tls_dir: Option<PathBuf>,
+    /// Port of the loopback of the server above a relay
+    #[arg(long, default_value_t = 0)]
+    upstream: u16,
     /// Number of bytes that a bare round writes to each socket
     #[arg(long, default_value_t = 139)]
     bare_bytes: usize,
@@ -54,6 +58,8 @@ pub(crate) enum Kind {
     Queue,
     /// Sockets, and a loop that writes to each.
     Bare,
+    /// A relay, whose tables come from another server.
+    Relay,
 }
 
 impl Kind {
@@ -118,6 +124,7 @@ async fn serve(args: ServerArgs, world: World, asks: mpsc::Receiver<Result<Ask>>
     let target: Box<dyn Target> = match args.kind {
         Kind::Ours => Box::new(ours::start(listener, &world, args.tls_dir.as_deref())?),
         Kind::Rows => Box::new(plain::start(listener, rows::snapshot(&world))?),
+        Kind::Relay => Box::new(relay::start(listener, args.upstream).await?),
         Kind::Queue | Kind::Bare => Box::new(plain::start(listener, Vec::new())?),
     };
     tell(&Told::Ready { port })?;

@@ -144,6 +144,7 @@ fn info(zone: &str) -> NodeInfo {
             "fd00:10:244:1::/64".parse().unwrap(),
         ],
         eligible: true,
+        groups: Vec::new(),
     }
 }
 

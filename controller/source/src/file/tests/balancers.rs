@@ -91,7 +91,7 @@ fn what_cannot_be_programmed_is_refused_by_name() {
     let mut rig = Rig::new();
     rig.write("lb.yaml", &format!("{WEB}  nodeSelector: {{rack: a}}\n"));
     let report = rig.refresh();
-    let expected = "LoadBalancer default/web: spec.nodeSelector: not supported yet";
+    let expected = "LoadBalancer default/web: spec.nodeSelector: not supported here";
     assert!(
         problems(&report)[0].contains(expected),
         "{:?}",

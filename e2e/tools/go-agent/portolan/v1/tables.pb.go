@@ -191,6 +191,117 @@ func (Hello_Want) EnumDescriptor() ([]byte, []int) {
 	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{1, 0}
 }
 
+// What the checks say.
+type BackendHealth_State int32
+
+const (
+	BackendHealth_STATE_UNSPECIFIED BackendHealth_State = 0
+	// A check has no result yet.
+	BackendHealth_STATE_PROBING BackendHealth_State = 1
+	BackendHealth_STATE_UP      BackendHealth_State = 2
+	// Up, with a growing part of its weight.
+	BackendHealth_STATE_RAMPING BackendHealth_State = 3
+	BackendHealth_STATE_DOWN    BackendHealth_State = 4
+)
+
+// Enum value maps for BackendHealth_State.
+var (
+	BackendHealth_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_PROBING",
+		2: "STATE_UP",
+		3: "STATE_RAMPING",
+		4: "STATE_DOWN",
+	}
+	BackendHealth_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_PROBING":     1,
+		"STATE_UP":          2,
+		"STATE_RAMPING":     3,
+		"STATE_DOWN":        4,
+	}
+)
+
+func (x BackendHealth_State) Enum() *BackendHealth_State {
+	p := new(BackendHealth_State)
+	*p = x
+	return p
+}
+
+func (x BackendHealth_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BackendHealth_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_portolan_v1_tables_proto_enumTypes[3].Descriptor()
+}
+
+func (BackendHealth_State) Type() protoreflect.EnumType {
+	return &file_portolan_v1_tables_proto_enumTypes[3]
+}
+
+func (x BackendHealth_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BackendHealth_State.Descriptor instead.
+func (BackendHealth_State) EnumDescriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{11, 0}
+}
+
+// What operators, the configuration and the backend itself ask for.
+type BackendHealth_Administrative int32
+
+const (
+	BackendHealth_ADMINISTRATIVE_UNSPECIFIED BackendHealth_Administrative = 0
+	BackendHealth_ADMINISTRATIVE_ENABLED     BackendHealth_Administrative = 1
+	BackendHealth_ADMINISTRATIVE_DRAIN       BackendHealth_Administrative = 2
+	BackendHealth_ADMINISTRATIVE_DISABLED    BackendHealth_Administrative = 3
+)
+
+// Enum value maps for BackendHealth_Administrative.
+var (
+	BackendHealth_Administrative_name = map[int32]string{
+		0: "ADMINISTRATIVE_UNSPECIFIED",
+		1: "ADMINISTRATIVE_ENABLED",
+		2: "ADMINISTRATIVE_DRAIN",
+		3: "ADMINISTRATIVE_DISABLED",
+	}
+	BackendHealth_Administrative_value = map[string]int32{
+		"ADMINISTRATIVE_UNSPECIFIED": 0,
+		"ADMINISTRATIVE_ENABLED":     1,
+		"ADMINISTRATIVE_DRAIN":       2,
+		"ADMINISTRATIVE_DISABLED":    3,
+	}
+)
+
+func (x BackendHealth_Administrative) Enum() *BackendHealth_Administrative {
+	p := new(BackendHealth_Administrative)
+	*p = x
+	return p
+}
+
+func (x BackendHealth_Administrative) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BackendHealth_Administrative) Descriptor() protoreflect.EnumDescriptor {
+	return file_portolan_v1_tables_proto_enumTypes[4].Descriptor()
+}
+
+func (BackendHealth_Administrative) Type() protoreflect.EnumType {
+	return &file_portolan_v1_tables_proto_enumTypes[4]
+}
+
+func (x BackendHealth_Administrative) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BackendHealth_Administrative.Descriptor instead.
+func (BackendHealth_Administrative) EnumDescriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{11, 1}
+}
+
 type Frontend_Kind int32
 
 const (
@@ -204,6 +315,9 @@ const (
 	// An address of a load balancer with ranges of ports. The agent marks packets to them; all addresses of one family
 	// are one virtual server.
 	Frontend_KIND_BALANCED_RANGES Frontend_Kind = 6
+	// As KIND_BALANCED and KIND_BALANCED_RANGES, for the nodes of one group alone (see NodeInfo.groups).
+	Frontend_KIND_SELECTED        Frontend_Kind = 7
+	Frontend_KIND_SELECTED_RANGES Frontend_Kind = 8
 )
 
 // Enum value maps for Frontend_Kind.
@@ -216,6 +330,8 @@ var (
 		4: "KIND_NODE_PORT",
 		5: "KIND_BALANCED",
 		6: "KIND_BALANCED_RANGES",
+		7: "KIND_SELECTED",
+		8: "KIND_SELECTED_RANGES",
 	}
 	Frontend_Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED":     0,
@@ -225,6 +341,8 @@ var (
 		"KIND_NODE_PORT":       4,
 		"KIND_BALANCED":        5,
 		"KIND_BALANCED_RANGES": 6,
+		"KIND_SELECTED":        7,
+		"KIND_SELECTED_RANGES": 8,
 	}
 )
 
@@ -239,11 +357,11 @@ func (x Frontend_Kind) String() string {
 }
 
 func (Frontend_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_portolan_v1_tables_proto_enumTypes[3].Descriptor()
+	return file_portolan_v1_tables_proto_enumTypes[5].Descriptor()
 }
 
 func (Frontend_Kind) Type() protoreflect.EnumType {
-	return &file_portolan_v1_tables_proto_enumTypes[3]
+	return &file_portolan_v1_tables_proto_enumTypes[5]
 }
 
 func (x Frontend_Kind) Number() protoreflect.EnumNumber {
@@ -252,7 +370,7 @@ func (x Frontend_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Frontend_Kind.Descriptor instead.
 func (Frontend_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{22, 0}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type Frontend_Lists int32
@@ -290,11 +408,11 @@ func (x Frontend_Lists) String() string {
 }
 
 func (Frontend_Lists) Descriptor() protoreflect.EnumDescriptor {
-	return file_portolan_v1_tables_proto_enumTypes[4].Descriptor()
+	return file_portolan_v1_tables_proto_enumTypes[6].Descriptor()
 }
 
 func (Frontend_Lists) Type() protoreflect.EnumType {
-	return &file_portolan_v1_tables_proto_enumTypes[4]
+	return &file_portolan_v1_tables_proto_enumTypes[6]
 }
 
 func (x Frontend_Lists) Number() protoreflect.EnumNumber {
@@ -303,7 +421,7 @@ func (x Frontend_Lists) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Frontend_Lists.Descriptor instead.
 func (Frontend_Lists) EnumDescriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{22, 1}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{25, 1}
 }
 
 type AgentMessage struct {
@@ -315,6 +433,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Programmed
 	//	*AgentMessage_Buckets
 	//	*AgentMessage_AskVersions
+	//	*AgentMessage_Health
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -402,6 +521,15 @@ func (x *AgentMessage) GetAskVersions() *AskVersions {
 	return nil
 }
 
+func (x *AgentMessage) GetHealth() *Health {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Health); ok {
+			return x.Health
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -426,6 +554,10 @@ type AgentMessage_AskVersions struct {
 	AskVersions *AskVersions `protobuf:"bytes,5,opt,name=ask_versions,json=askVersions,proto3,oneof"`
 }
 
+type AgentMessage_Health struct {
+	Health *Health `protobuf:"bytes,6,opt,name=health,proto3,oneof"`
+}
+
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
 
 func (*AgentMessage_Received) isAgentMessage_Message() {}
@@ -435,6 +567,8 @@ func (*AgentMessage_Programmed) isAgentMessage_Message() {}
 func (*AgentMessage_Buckets) isAgentMessage_Message() {}
 
 func (*AgentMessage_AskVersions) isAgentMessage_Message() {}
+
+func (*AgentMessage_Health) isAgentMessage_Message() {}
 
 // First message of a stream.
 type Hello struct {
@@ -990,6 +1124,293 @@ func (x *RecordError) GetMessage() string {
 	return ""
 }
 
+// Health of the backends of load balancers, as the checks of this node see it. Sent when it has changed, once a
+// second at most, and after the first Commit of a stream. It counts in no hash. Without load balancers it is not sent.
+type Health struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether records that this message does not put have no health: true in the first one of a stream.
+	Replace bool `protobuf:"varint,1,opt,name=replace,proto3" json:"replace,omitempty"`
+	// Records whose health has changed.
+	Put []*RecordHealth `protobuf:"bytes,2,rep,name=put,proto3" json:"put,omitempty"`
+	// Records that have no health any more.
+	Delete        []*RecordKey `protobuf:"bytes,3,rep,name=delete,proto3" json:"delete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Health) Reset() {
+	*x = Health{}
+	mi := &file_portolan_v1_tables_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Health) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Health) ProtoMessage() {}
+
+func (x *Health) ProtoReflect() protoreflect.Message {
+	mi := &file_portolan_v1_tables_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Health.ProtoReflect.Descriptor instead.
+func (*Health) Descriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Health) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+func (x *Health) GetPut() []*RecordHealth {
+	if x != nil {
+		return x.Put
+	}
+	return nil
+}
+
+func (x *Health) GetDelete() []*RecordKey {
+	if x != nil {
+		return x.Delete
+	}
+	return nil
+}
+
+type RecordHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *RecordKey             `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Whether enough weight is healthy; absent while it is unknown.
+	Quorum *bool `protobuf:"varint,2,opt,name=quorum,proto3,oneof" json:"quorum,omitempty"`
+	// Whether the sorry server serves.
+	Sorry bool `protobuf:"varint,3,opt,name=sorry,proto3" json:"sorry,omitempty"`
+	// Number of backends that are up or ramping, and of all.
+	Up    uint32 `protobuf:"varint,4,opt,name=up,proto3" json:"up,omitempty"`
+	Total uint32 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`
+	// By address and port; if there are more than fit a message, those that are down first, and fewer than `total`.
+	Backends      []*BackendHealth `protobuf:"bytes,6,rep,name=backends,proto3" json:"backends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordHealth) Reset() {
+	*x = RecordHealth{}
+	mi := &file_portolan_v1_tables_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordHealth) ProtoMessage() {}
+
+func (x *RecordHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_portolan_v1_tables_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordHealth.ProtoReflect.Descriptor instead.
+func (*RecordHealth) Descriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RecordHealth) GetKey() *RecordKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *RecordHealth) GetQuorum() bool {
+	if x != nil && x.Quorum != nil {
+		return *x.Quorum
+	}
+	return false
+}
+
+func (x *RecordHealth) GetSorry() bool {
+	if x != nil {
+		return x.Sorry
+	}
+	return false
+}
+
+func (x *RecordHealth) GetUp() uint32 {
+	if x != nil {
+		return x.Up
+	}
+	return 0
+}
+
+func (x *RecordHealth) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *RecordHealth) GetBackends() []*BackendHealth {
+	if x != nil {
+		return x.Backends
+	}
+	return nil
+}
+
+type BackendHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Address:
+	//
+	//	*BackendHealth_V4
+	//	*BackendHealth_V6
+	Address        isBackendHealth_Address      `protobuf_oneof:"address"`
+	Port           uint32                       `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	State          BackendHealth_State          `protobuf:"varint,4,opt,name=state,proto3,enum=portolan.v1.BackendHealth_State" json:"state,omitempty"`
+	Administrative BackendHealth_Administrative `protobuf:"varint,5,opt,name=administrative,proto3,enum=portolan.v1.BackendHealth_Administrative" json:"administrative,omitempty"`
+	// Weight that its health gives it.
+	Weight uint32 `protobuf:"varint,6,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Time since it came up or went down, in seconds.
+	AgeSeconds uint64 `protobuf:"varint,7,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"`
+	// Why it is down, in at most 256 bytes.
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackendHealth) Reset() {
+	*x = BackendHealth{}
+	mi := &file_portolan_v1_tables_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackendHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackendHealth) ProtoMessage() {}
+
+func (x *BackendHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_portolan_v1_tables_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackendHealth.ProtoReflect.Descriptor instead.
+func (*BackendHealth) Descriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *BackendHealth) GetAddress() isBackendHealth_Address {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *BackendHealth) GetV4() uint32 {
+	if x != nil {
+		if x, ok := x.Address.(*BackendHealth_V4); ok {
+			return x.V4
+		}
+	}
+	return 0
+}
+
+func (x *BackendHealth) GetV6() []byte {
+	if x != nil {
+		if x, ok := x.Address.(*BackendHealth_V6); ok {
+			return x.V6
+		}
+	}
+	return nil
+}
+
+func (x *BackendHealth) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *BackendHealth) GetState() BackendHealth_State {
+	if x != nil {
+		return x.State
+	}
+	return BackendHealth_STATE_UNSPECIFIED
+}
+
+func (x *BackendHealth) GetAdministrative() BackendHealth_Administrative {
+	if x != nil {
+		return x.Administrative
+	}
+	return BackendHealth_ADMINISTRATIVE_UNSPECIFIED
+}
+
+func (x *BackendHealth) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *BackendHealth) GetAgeSeconds() uint64 {
+	if x != nil {
+		return x.AgeSeconds
+	}
+	return 0
+}
+
+func (x *BackendHealth) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type isBackendHealth_Address interface {
+	isBackendHealth_Address()
+}
+
+type BackendHealth_V4 struct {
+	// As a Frontend's.
+	V4 uint32 `protobuf:"fixed32,1,opt,name=v4,proto3,oneof"`
+}
+
+type BackendHealth_V6 struct {
+	V6 []byte `protobuf:"bytes,2,opt,name=v6,proto3,oneof"`
+}
+
+func (*BackendHealth_V4) isBackendHealth_Address() {}
+
+func (*BackendHealth_V6) isBackendHealth_Address() {}
+
 type Frame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Frame:
@@ -1010,7 +1431,7 @@ type Frame struct {
 
 func (x *Frame) Reset() {
 	*x = Frame{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[9]
+	mi := &file_portolan_v1_tables_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1443,7 @@ func (x *Frame) String() string {
 func (*Frame) ProtoMessage() {}
 
 func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[9]
+	mi := &file_portolan_v1_tables_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1456,7 @@ func (x *Frame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frame.ProtoReflect.Descriptor instead.
 func (*Frame) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{9}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Frame) GetFrame() isFrame_Frame {
@@ -1202,7 +1623,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[10]
+	mi := &file_portolan_v1_tables_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1635,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[10]
+	mi := &file_portolan_v1_tables_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1648,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{10}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Welcome) GetVersion() uint32 {
@@ -1263,7 +1684,7 @@ type AskBuckets struct {
 
 func (x *AskBuckets) Reset() {
 	*x = AskBuckets{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[11]
+	mi := &file_portolan_v1_tables_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1696,7 @@ func (x *AskBuckets) String() string {
 func (*AskBuckets) ProtoMessage() {}
 
 func (x *AskBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[11]
+	mi := &file_portolan_v1_tables_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1709,7 @@ func (x *AskBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskBuckets.ProtoReflect.Descriptor instead.
 func (*AskBuckets) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{11}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AskBuckets) GetCount() uint32 {
@@ -1309,7 +1730,7 @@ type Confirm struct {
 
 func (x *Confirm) Reset() {
 	*x = Confirm{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[12]
+	mi := &file_portolan_v1_tables_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1742,7 @@ func (x *Confirm) String() string {
 func (*Confirm) ProtoMessage() {}
 
 func (x *Confirm) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[12]
+	mi := &file_portolan_v1_tables_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1755,7 @@ func (x *Confirm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirm.ProtoReflect.Descriptor instead.
 func (*Confirm) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{12}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Confirm) GetRevision() uint64 {
@@ -1355,7 +1776,7 @@ type Versions struct {
 
 func (x *Versions) Reset() {
 	*x = Versions{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[13]
+	mi := &file_portolan_v1_tables_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1788,7 @@ func (x *Versions) String() string {
 func (*Versions) ProtoMessage() {}
 
 func (x *Versions) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[13]
+	mi := &file_portolan_v1_tables_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1801,7 @@ func (x *Versions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Versions.ProtoReflect.Descriptor instead.
 func (*Versions) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{13}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Versions) GetNewest() []uint64 {
@@ -1406,7 +1827,7 @@ type Records struct {
 
 func (x *Records) Reset() {
 	*x = Records{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[14]
+	mi := &file_portolan_v1_tables_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1839,7 @@ func (x *Records) String() string {
 func (*Records) ProtoMessage() {}
 
 func (x *Records) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[14]
+	mi := &file_portolan_v1_tables_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1852,7 @@ func (x *Records) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Records.ProtoReflect.Descriptor instead.
 func (*Records) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{14}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Records) GetPut() []*Record {
@@ -1491,7 +1912,7 @@ type RecordPatch struct {
 
 func (x *RecordPatch) Reset() {
 	*x = RecordPatch{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[15]
+	mi := &file_portolan_v1_tables_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1924,7 @@ func (x *RecordPatch) String() string {
 func (*RecordPatch) ProtoMessage() {}
 
 func (x *RecordPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[15]
+	mi := &file_portolan_v1_tables_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1937,7 @@ func (x *RecordPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordPatch.ProtoReflect.Descriptor instead.
 func (*RecordPatch) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{15}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RecordPatch) GetKey() *RecordKey {
@@ -1578,7 +1999,7 @@ type Own struct {
 
 func (x *Own) Reset() {
 	*x = Own{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[16]
+	mi := &file_portolan_v1_tables_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +2011,7 @@ func (x *Own) String() string {
 func (*Own) ProtoMessage() {}
 
 func (x *Own) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[16]
+	mi := &file_portolan_v1_tables_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +2024,7 @@ func (x *Own) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Own.ProtoReflect.Descriptor instead.
 func (*Own) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{16}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Own) GetPut() []*NodeLists {
@@ -1652,14 +2073,17 @@ type NodeInfo struct {
 	Eligible bool `protobuf:"varint,3,opt,name=eligible,proto3" json:"eligible,omitempty"`
 	// As a record's. Absent from older controllers: then the receiver computes it from the fields above.
 	// The hash of an empty NodeInfo never changes, and is that of an absent one.
-	Hash          []byte `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
+	Hash []byte `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
+	// Groups of nodes that the node belongs to, sorted: the node selectors of load balancers that its labels fit. The
+	// field `group` of a record's `balancing` names one of them; other nodes leave the record out.
+	Groups        []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[17]
+	mi := &file_portolan_v1_tables_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +2095,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[17]
+	mi := &file_portolan_v1_tables_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +2108,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{17}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *NodeInfo) GetZone() string {
@@ -1715,6 +2139,13 @@ func (x *NodeInfo) GetHash() []byte {
 	return nil
 }
 
+func (x *NodeInfo) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
 // End of a transition.
 type Commit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1739,7 +2170,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[18]
+	mi := &file_portolan_v1_tables_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1751,7 +2182,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[18]
+	mi := &file_portolan_v1_tables_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1764,7 +2195,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{18}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Commit) GetRevision() uint64 {
@@ -1820,7 +2251,7 @@ type Goaway struct {
 
 func (x *Goaway) Reset() {
 	*x = Goaway{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[19]
+	mi := &file_portolan_v1_tables_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +2263,7 @@ func (x *Goaway) String() string {
 func (*Goaway) ProtoMessage() {}
 
 func (x *Goaway) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[19]
+	mi := &file_portolan_v1_tables_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +2276,7 @@ func (x *Goaway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goaway.ProtoReflect.Descriptor instead.
 func (*Goaway) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{19}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Goaway) GetSpreadMs() uint32 {
@@ -1869,7 +2300,7 @@ type RecordKey struct {
 
 func (x *RecordKey) Reset() {
 	*x = RecordKey{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[20]
+	mi := &file_portolan_v1_tables_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +2312,7 @@ func (x *RecordKey) String() string {
 func (*RecordKey) ProtoMessage() {}
 
 func (x *RecordKey) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[20]
+	mi := &file_portolan_v1_tables_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +2325,7 @@ func (x *RecordKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordKey.ProtoReflect.Descriptor instead.
 func (*RecordKey) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{20}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RecordKey) GetNamespace() string {
@@ -1961,7 +2392,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[21]
+	mi := &file_portolan_v1_tables_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2404,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[21]
+	mi := &file_portolan_v1_tables_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2417,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{21}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Record) GetKey() *RecordKey {
@@ -2099,7 +2530,7 @@ type Frontend struct {
 	SourceRanges []*Network `protobuf:"bytes,8,rep,name=source_ranges,json=sourceRanges,proto3" json:"source_ranges,omitempty"`
 	// Whether the address is a Node's own: then no node binds it for this frontend.
 	Unbound bool `protobuf:"varint,9,opt,name=unbound,proto3" json:"unbound,omitempty"`
-	// Of KIND_BALANCED_RANGES alone, which has at least one: ascending, and apart from each other.
+	// Of kinds with ranges alone, which have at least one: ascending, and apart from each other.
 	Ranges        []*PortRange `protobuf:"bytes,11,rep,name=ranges,proto3" json:"ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2107,7 +2538,7 @@ type Frontend struct {
 
 func (x *Frontend) Reset() {
 	*x = Frontend{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[22]
+	mi := &file_portolan_v1_tables_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2119,7 +2550,7 @@ func (x *Frontend) String() string {
 func (*Frontend) ProtoMessage() {}
 
 func (x *Frontend) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[22]
+	mi := &file_portolan_v1_tables_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2132,7 +2563,7 @@ func (x *Frontend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frontend.ProtoReflect.Descriptor instead.
 func (*Frontend) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{22}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Frontend) GetKind() Frontend_Kind {
@@ -2270,7 +2701,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[23]
+	mi := &file_portolan_v1_tables_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2713,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[23]
+	mi := &file_portolan_v1_tables_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2726,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{23}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Mark) GetFamily() Family {
@@ -2323,7 +2754,7 @@ type PortRange struct {
 
 func (x *PortRange) Reset() {
 	*x = PortRange{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[24]
+	mi := &file_portolan_v1_tables_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2766,7 @@ func (x *PortRange) String() string {
 func (*PortRange) ProtoMessage() {}
 
 func (x *PortRange) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[24]
+	mi := &file_portolan_v1_tables_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2779,7 @@ func (x *PortRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
 func (*PortRange) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{24}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PortRange) GetFirst() uint32 {
@@ -2379,7 +2810,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[25]
+	mi := &file_portolan_v1_tables_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2822,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[25]
+	mi := &file_portolan_v1_tables_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2835,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{25}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Network) GetNetwork() isNetwork_Network {
@@ -2471,7 +2902,7 @@ type Destinations struct {
 
 func (x *Destinations) Reset() {
 	*x = Destinations{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[26]
+	mi := &file_portolan_v1_tables_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2914,7 @@ func (x *Destinations) String() string {
 func (*Destinations) ProtoMessage() {}
 
 func (x *Destinations) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[26]
+	mi := &file_portolan_v1_tables_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2927,7 @@ func (x *Destinations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Destinations.ProtoReflect.Descriptor instead.
 func (*Destinations) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{26}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Destinations) GetV4() []uint32 {
@@ -2546,7 +2977,7 @@ type NodeLists struct {
 
 func (x *NodeLists) Reset() {
 	*x = NodeLists{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[27]
+	mi := &file_portolan_v1_tables_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2558,7 +2989,7 @@ func (x *NodeLists) String() string {
 func (*NodeLists) ProtoMessage() {}
 
 func (x *NodeLists) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[27]
+	mi := &file_portolan_v1_tables_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2571,7 +3002,7 @@ func (x *NodeLists) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLists.ProtoReflect.Descriptor instead.
 func (*NodeLists) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{27}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeLists) GetKey() *RecordKey {
@@ -2620,7 +3051,7 @@ var File_portolan_v1_tables_proto protoreflect.FileDescriptor
 
 const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\n" +
-	"\x18portolan/v1/tables.proto\x12\vportolan.v1\"\xa6\x02\n" +
+	"\x18portolan/v1/tables.proto\x12\vportolan.v1\"\xd5\x02\n" +
 	"\fAgentMessage\x12*\n" +
 	"\x05hello\x18\x01 \x01(\v2\x12.portolan.v1.HelloH\x00R\x05hello\x123\n" +
 	"\breceived\x18\x02 \x01(\v2\x15.portolan.v1.ReceivedH\x00R\breceived\x129\n" +
@@ -2628,7 +3059,8 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"programmed\x18\x03 \x01(\v2\x17.portolan.v1.ProgrammedH\x00R\n" +
 	"programmed\x120\n" +
 	"\abuckets\x18\x04 \x01(\v2\x14.portolan.v1.BucketsH\x00R\abuckets\x12=\n" +
-	"\fask_versions\x18\x05 \x01(\v2\x18.portolan.v1.AskVersionsH\x00R\vaskVersionsB\t\n" +
+	"\fask_versions\x18\x05 \x01(\v2\x18.portolan.v1.AskVersionsH\x00R\vaskVersions\x12-\n" +
+	"\x06health\x18\x06 \x01(\v2\x13.portolan.v1.HealthH\x00R\x06healthB\t\n" +
 	"\amessage\"\x84\x03\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
@@ -2673,7 +3105,42 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\ferrors_total\x18\x06 \x01(\rR\verrorsTotal\"Q\n" +
 	"\vRecordError\x12(\n" +
 	"\x03key\x18\x01 \x01(\v2\x16.portolan.v1.RecordKeyR\x03key\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xbd\x03\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x7f\n" +
+	"\x06Health\x12\x18\n" +
+	"\areplace\x18\x01 \x01(\bR\areplace\x12+\n" +
+	"\x03put\x18\x02 \x03(\v2\x19.portolan.v1.RecordHealthR\x03put\x12.\n" +
+	"\x06delete\x18\x03 \x03(\v2\x16.portolan.v1.RecordKeyR\x06delete\"\xd4\x01\n" +
+	"\fRecordHealth\x12(\n" +
+	"\x03key\x18\x01 \x01(\v2\x16.portolan.v1.RecordKeyR\x03key\x12\x1b\n" +
+	"\x06quorum\x18\x02 \x01(\bH\x00R\x06quorum\x88\x01\x01\x12\x14\n" +
+	"\x05sorry\x18\x03 \x01(\bR\x05sorry\x12\x0e\n" +
+	"\x02up\x18\x04 \x01(\rR\x02up\x12\x14\n" +
+	"\x05total\x18\x05 \x01(\rR\x05total\x126\n" +
+	"\bbackends\x18\x06 \x03(\v2\x1a.portolan.v1.BackendHealthR\bbackendsB\t\n" +
+	"\a_quorum\"\x98\x04\n" +
+	"\rBackendHealth\x12\x10\n" +
+	"\x02v4\x18\x01 \x01(\aH\x00R\x02v4\x12\x10\n" +
+	"\x02v6\x18\x02 \x01(\fH\x00R\x02v6\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x126\n" +
+	"\x05state\x18\x04 \x01(\x0e2 .portolan.v1.BackendHealth.StateR\x05state\x12Q\n" +
+	"\x0eadministrative\x18\x05 \x01(\x0e2).portolan.v1.BackendHealth.AdministrativeR\x0eadministrative\x12\x16\n" +
+	"\x06weight\x18\x06 \x01(\rR\x06weight\x12\x1f\n" +
+	"\vage_seconds\x18\a \x01(\x04R\n" +
+	"ageSeconds\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"b\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSTATE_PROBING\x10\x01\x12\f\n" +
+	"\bSTATE_UP\x10\x02\x12\x11\n" +
+	"\rSTATE_RAMPING\x10\x03\x12\x0e\n" +
+	"\n" +
+	"STATE_DOWN\x10\x04\"\x83\x01\n" +
+	"\x0eAdministrative\x12\x1e\n" +
+	"\x1aADMINISTRATIVE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16ADMINISTRATIVE_ENABLED\x10\x01\x12\x18\n" +
+	"\x14ADMINISTRATIVE_DRAIN\x10\x02\x12\x1b\n" +
+	"\x17ADMINISTRATIVE_DISABLED\x10\x03B\t\n" +
+	"\aaddress\"\xbd\x03\n" +
 	"\x05Frame\x120\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.portolan.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\arecords\x18\x02 \x01(\v2\x14.portolan.v1.RecordsH\x00R\arecords\x12$\n" +
@@ -2718,12 +3185,13 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\x06delete\x18\x02 \x03(\v2\x16.portolan.v1.RecordKeyR\x06delete\x12)\n" +
 	"\x04node\x18\x03 \x01(\v2\x15.portolan.v1.NodeInfoR\x04node\x12\x18\n" +
 	"\areplace\x18\x04 \x01(\bR\areplace\x12\x17\n" +
-	"\aof_node\x18\x05 \x01(\tR\x06ofNode\"\x81\x01\n" +
+	"\aof_node\x18\x05 \x01(\tR\x06ofNode\"\x99\x01\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x121\n" +
 	"\tpod_cidrs\x18\x02 \x03(\v2\x14.portolan.v1.NetworkR\bpodCidrs\x12\x1a\n" +
 	"\beligible\x18\x03 \x01(\bR\beligible\x12\x12\n" +
-	"\x04hash\x18\x04 \x01(\fR\x04hash\"\xd1\x01\n" +
+	"\x04hash\x18\x04 \x01(\fR\x04hash\x12\x16\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\"\xd1\x01\n" +
 	"\x06Commit\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x06R\brevision\x12\x1a\n" +
 	"\bsnapshot\x18\x02 \x01(\bR\bsnapshot\x12!\n" +
@@ -2755,7 +3223,7 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\x11health_check_port\x18\f \x01(\rR\x0fhealthCheckPort\x12\x1c\n" +
 	"\tbalancing\x18\r \x01(\fR\tbalancingB\x12\n" +
 	"\x10_scheduler_flagsB\x10\n" +
-	"\x0e_drain_seconds\"\xa3\x05\n" +
+	"\x0e_drain_seconds\"\xd0\x05\n" +
 	"\bFrontend\x12.\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1a.portolan.v1.Frontend.KindR\x04kind\x12\x10\n" +
 	"\x02v4\x18\x02 \x01(\aH\x00R\x02v4\x12\x10\n" +
@@ -2770,7 +3238,7 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"masquerade\x129\n" +
 	"\rsource_ranges\x18\b \x03(\v2\x14.portolan.v1.NetworkR\fsourceRanges\x12\x18\n" +
 	"\aunbound\x18\t \x01(\bR\aunbound\x12.\n" +
-	"\x06ranges\x18\v \x03(\v2\x16.portolan.v1.PortRangeR\x06ranges\"\xa0\x01\n" +
+	"\x06ranges\x18\v \x03(\v2\x16.portolan.v1.PortRangeR\x06ranges\"\xcd\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fKIND_CLUSTER_IP\x10\x01\x12\x14\n" +
@@ -2778,7 +3246,9 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\x12KIND_LOAD_BALANCER\x10\x03\x12\x12\n" +
 	"\x0eKIND_NODE_PORT\x10\x04\x12\x11\n" +
 	"\rKIND_BALANCED\x10\x05\x12\x18\n" +
-	"\x14KIND_BALANCED_RANGES\x10\x06\"B\n" +
+	"\x14KIND_BALANCED_RANGES\x10\x06\x12\x11\n" +
+	"\rKIND_SELECTED\x10\a\x12\x18\n" +
+	"\x14KIND_SELECTED_RANGES\x10\b\"B\n" +
 	"\x05Lists\x12\x15\n" +
 	"\x11LISTS_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLISTS_CLUSTER\x10\x01\x12\x0f\n" +
@@ -2831,97 +3301,109 @@ func file_portolan_v1_tables_proto_rawDescGZIP() []byte {
 	return file_portolan_v1_tables_proto_rawDescData
 }
 
-var file_portolan_v1_tables_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_portolan_v1_tables_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_portolan_v1_tables_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_portolan_v1_tables_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_portolan_v1_tables_proto_goTypes = []any{
-	(Protocol)(0),        // 0: portolan.v1.Protocol
-	(Family)(0),          // 1: portolan.v1.Family
-	(Hello_Want)(0),      // 2: portolan.v1.Hello.Want
-	(Frontend_Kind)(0),   // 3: portolan.v1.Frontend.Kind
-	(Frontend_Lists)(0),  // 4: portolan.v1.Frontend.Lists
-	(*AgentMessage)(nil), // 5: portolan.v1.AgentMessage
-	(*Hello)(nil),        // 6: portolan.v1.Hello
-	(*Buckets)(nil),      // 7: portolan.v1.Buckets
-	(*AskVersions)(nil),  // 8: portolan.v1.AskVersions
-	(*Received)(nil),     // 9: portolan.v1.Received
-	(*Held)(nil),         // 10: portolan.v1.Held
-	(*Refusal)(nil),      // 11: portolan.v1.Refusal
-	(*Programmed)(nil),   // 12: portolan.v1.Programmed
-	(*RecordError)(nil),  // 13: portolan.v1.RecordError
-	(*Frame)(nil),        // 14: portolan.v1.Frame
-	(*Welcome)(nil),      // 15: portolan.v1.Welcome
-	(*AskBuckets)(nil),   // 16: portolan.v1.AskBuckets
-	(*Confirm)(nil),      // 17: portolan.v1.Confirm
-	(*Versions)(nil),     // 18: portolan.v1.Versions
-	(*Records)(nil),      // 19: portolan.v1.Records
-	(*RecordPatch)(nil),  // 20: portolan.v1.RecordPatch
-	(*Own)(nil),          // 21: portolan.v1.Own
-	(*NodeInfo)(nil),     // 22: portolan.v1.NodeInfo
-	(*Commit)(nil),       // 23: portolan.v1.Commit
-	(*Goaway)(nil),       // 24: portolan.v1.Goaway
-	(*RecordKey)(nil),    // 25: portolan.v1.RecordKey
-	(*Record)(nil),       // 26: portolan.v1.Record
-	(*Frontend)(nil),     // 27: portolan.v1.Frontend
-	(*Mark)(nil),         // 28: portolan.v1.Mark
-	(*PortRange)(nil),    // 29: portolan.v1.PortRange
-	(*Network)(nil),      // 30: portolan.v1.Network
-	(*Destinations)(nil), // 31: portolan.v1.Destinations
-	(*NodeLists)(nil),    // 32: portolan.v1.NodeLists
+	(Protocol)(0),                     // 0: portolan.v1.Protocol
+	(Family)(0),                       // 1: portolan.v1.Family
+	(Hello_Want)(0),                   // 2: portolan.v1.Hello.Want
+	(BackendHealth_State)(0),          // 3: portolan.v1.BackendHealth.State
+	(BackendHealth_Administrative)(0), // 4: portolan.v1.BackendHealth.Administrative
+	(Frontend_Kind)(0),                // 5: portolan.v1.Frontend.Kind
+	(Frontend_Lists)(0),               // 6: portolan.v1.Frontend.Lists
+	(*AgentMessage)(nil),              // 7: portolan.v1.AgentMessage
+	(*Hello)(nil),                     // 8: portolan.v1.Hello
+	(*Buckets)(nil),                   // 9: portolan.v1.Buckets
+	(*AskVersions)(nil),               // 10: portolan.v1.AskVersions
+	(*Received)(nil),                  // 11: portolan.v1.Received
+	(*Held)(nil),                      // 12: portolan.v1.Held
+	(*Refusal)(nil),                   // 13: portolan.v1.Refusal
+	(*Programmed)(nil),                // 14: portolan.v1.Programmed
+	(*RecordError)(nil),               // 15: portolan.v1.RecordError
+	(*Health)(nil),                    // 16: portolan.v1.Health
+	(*RecordHealth)(nil),              // 17: portolan.v1.RecordHealth
+	(*BackendHealth)(nil),             // 18: portolan.v1.BackendHealth
+	(*Frame)(nil),                     // 19: portolan.v1.Frame
+	(*Welcome)(nil),                   // 20: portolan.v1.Welcome
+	(*AskBuckets)(nil),                // 21: portolan.v1.AskBuckets
+	(*Confirm)(nil),                   // 22: portolan.v1.Confirm
+	(*Versions)(nil),                  // 23: portolan.v1.Versions
+	(*Records)(nil),                   // 24: portolan.v1.Records
+	(*RecordPatch)(nil),               // 25: portolan.v1.RecordPatch
+	(*Own)(nil),                       // 26: portolan.v1.Own
+	(*NodeInfo)(nil),                  // 27: portolan.v1.NodeInfo
+	(*Commit)(nil),                    // 28: portolan.v1.Commit
+	(*Goaway)(nil),                    // 29: portolan.v1.Goaway
+	(*RecordKey)(nil),                 // 30: portolan.v1.RecordKey
+	(*Record)(nil),                    // 31: portolan.v1.Record
+	(*Frontend)(nil),                  // 32: portolan.v1.Frontend
+	(*Mark)(nil),                      // 33: portolan.v1.Mark
+	(*PortRange)(nil),                 // 34: portolan.v1.PortRange
+	(*Network)(nil),                   // 35: portolan.v1.Network
+	(*Destinations)(nil),              // 36: portolan.v1.Destinations
+	(*NodeLists)(nil),                 // 37: portolan.v1.NodeLists
 }
 var file_portolan_v1_tables_proto_depIdxs = []int32{
-	6,  // 0: portolan.v1.AgentMessage.hello:type_name -> portolan.v1.Hello
-	9,  // 1: portolan.v1.AgentMessage.received:type_name -> portolan.v1.Received
-	12, // 2: portolan.v1.AgentMessage.programmed:type_name -> portolan.v1.Programmed
-	7,  // 3: portolan.v1.AgentMessage.buckets:type_name -> portolan.v1.Buckets
-	8,  // 4: portolan.v1.AgentMessage.ask_versions:type_name -> portolan.v1.AskVersions
-	2,  // 5: portolan.v1.Hello.want:type_name -> portolan.v1.Hello.Want
-	11, // 6: portolan.v1.Received.refused:type_name -> portolan.v1.Refusal
-	10, // 7: portolan.v1.Received.held:type_name -> portolan.v1.Held
-	25, // 8: portolan.v1.Refusal.key:type_name -> portolan.v1.RecordKey
-	13, // 9: portolan.v1.Programmed.errors:type_name -> portolan.v1.RecordError
-	25, // 10: portolan.v1.RecordError.key:type_name -> portolan.v1.RecordKey
-	15, // 11: portolan.v1.Frame.welcome:type_name -> portolan.v1.Welcome
-	19, // 12: portolan.v1.Frame.records:type_name -> portolan.v1.Records
-	21, // 13: portolan.v1.Frame.own:type_name -> portolan.v1.Own
-	23, // 14: portolan.v1.Frame.commit:type_name -> portolan.v1.Commit
-	24, // 15: portolan.v1.Frame.goaway:type_name -> portolan.v1.Goaway
-	16, // 16: portolan.v1.Frame.ask_buckets:type_name -> portolan.v1.AskBuckets
-	17, // 17: portolan.v1.Frame.confirm:type_name -> portolan.v1.Confirm
-	18, // 18: portolan.v1.Frame.versions:type_name -> portolan.v1.Versions
-	26, // 19: portolan.v1.Records.put:type_name -> portolan.v1.Record
-	25, // 20: portolan.v1.Records.delete:type_name -> portolan.v1.RecordKey
-	20, // 21: portolan.v1.Records.patch:type_name -> portolan.v1.RecordPatch
-	25, // 22: portolan.v1.RecordPatch.key:type_name -> portolan.v1.RecordKey
-	31, // 23: portolan.v1.RecordPatch.put:type_name -> portolan.v1.Destinations
-	31, // 24: portolan.v1.RecordPatch.remove:type_name -> portolan.v1.Destinations
-	32, // 25: portolan.v1.Own.put:type_name -> portolan.v1.NodeLists
-	25, // 26: portolan.v1.Own.delete:type_name -> portolan.v1.RecordKey
-	22, // 27: portolan.v1.Own.node:type_name -> portolan.v1.NodeInfo
-	30, // 28: portolan.v1.NodeInfo.pod_cidrs:type_name -> portolan.v1.Network
-	0,  // 29: portolan.v1.RecordKey.protocol:type_name -> portolan.v1.Protocol
-	25, // 30: portolan.v1.Record.key:type_name -> portolan.v1.RecordKey
-	27, // 31: portolan.v1.Record.frontends:type_name -> portolan.v1.Frontend
-	31, // 32: portolan.v1.Record.destinations:type_name -> portolan.v1.Destinations
-	1,  // 33: portolan.v1.Record.available:type_name -> portolan.v1.Family
-	3,  // 34: portolan.v1.Frontend.kind:type_name -> portolan.v1.Frontend.Kind
-	1,  // 35: portolan.v1.Frontend.node_addresses:type_name -> portolan.v1.Family
-	28, // 36: portolan.v1.Frontend.mark:type_name -> portolan.v1.Mark
-	4,  // 37: portolan.v1.Frontend.lists:type_name -> portolan.v1.Frontend.Lists
-	30, // 38: portolan.v1.Frontend.source_ranges:type_name -> portolan.v1.Network
-	29, // 39: portolan.v1.Frontend.ranges:type_name -> portolan.v1.PortRange
-	1,  // 40: portolan.v1.Mark.family:type_name -> portolan.v1.Family
-	25, // 41: portolan.v1.NodeLists.key:type_name -> portolan.v1.RecordKey
-	31, // 42: portolan.v1.NodeLists.cluster:type_name -> portolan.v1.Destinations
-	31, // 43: portolan.v1.NodeLists.local:type_name -> portolan.v1.Destinations
-	31, // 44: portolan.v1.NodeLists.own:type_name -> portolan.v1.Destinations
-	1,  // 45: portolan.v1.NodeLists.terminating:type_name -> portolan.v1.Family
-	5,  // 46: portolan.v1.Tables.Sync:input_type -> portolan.v1.AgentMessage
-	14, // 47: portolan.v1.Tables.Sync:output_type -> portolan.v1.Frame
-	47, // [47:48] is the sub-list for method output_type
-	46, // [46:47] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	8,  // 0: portolan.v1.AgentMessage.hello:type_name -> portolan.v1.Hello
+	11, // 1: portolan.v1.AgentMessage.received:type_name -> portolan.v1.Received
+	14, // 2: portolan.v1.AgentMessage.programmed:type_name -> portolan.v1.Programmed
+	9,  // 3: portolan.v1.AgentMessage.buckets:type_name -> portolan.v1.Buckets
+	10, // 4: portolan.v1.AgentMessage.ask_versions:type_name -> portolan.v1.AskVersions
+	16, // 5: portolan.v1.AgentMessage.health:type_name -> portolan.v1.Health
+	2,  // 6: portolan.v1.Hello.want:type_name -> portolan.v1.Hello.Want
+	13, // 7: portolan.v1.Received.refused:type_name -> portolan.v1.Refusal
+	12, // 8: portolan.v1.Received.held:type_name -> portolan.v1.Held
+	30, // 9: portolan.v1.Refusal.key:type_name -> portolan.v1.RecordKey
+	15, // 10: portolan.v1.Programmed.errors:type_name -> portolan.v1.RecordError
+	30, // 11: portolan.v1.RecordError.key:type_name -> portolan.v1.RecordKey
+	17, // 12: portolan.v1.Health.put:type_name -> portolan.v1.RecordHealth
+	30, // 13: portolan.v1.Health.delete:type_name -> portolan.v1.RecordKey
+	30, // 14: portolan.v1.RecordHealth.key:type_name -> portolan.v1.RecordKey
+	18, // 15: portolan.v1.RecordHealth.backends:type_name -> portolan.v1.BackendHealth
+	3,  // 16: portolan.v1.BackendHealth.state:type_name -> portolan.v1.BackendHealth.State
+	4,  // 17: portolan.v1.BackendHealth.administrative:type_name -> portolan.v1.BackendHealth.Administrative
+	20, // 18: portolan.v1.Frame.welcome:type_name -> portolan.v1.Welcome
+	24, // 19: portolan.v1.Frame.records:type_name -> portolan.v1.Records
+	26, // 20: portolan.v1.Frame.own:type_name -> portolan.v1.Own
+	28, // 21: portolan.v1.Frame.commit:type_name -> portolan.v1.Commit
+	29, // 22: portolan.v1.Frame.goaway:type_name -> portolan.v1.Goaway
+	21, // 23: portolan.v1.Frame.ask_buckets:type_name -> portolan.v1.AskBuckets
+	22, // 24: portolan.v1.Frame.confirm:type_name -> portolan.v1.Confirm
+	23, // 25: portolan.v1.Frame.versions:type_name -> portolan.v1.Versions
+	31, // 26: portolan.v1.Records.put:type_name -> portolan.v1.Record
+	30, // 27: portolan.v1.Records.delete:type_name -> portolan.v1.RecordKey
+	25, // 28: portolan.v1.Records.patch:type_name -> portolan.v1.RecordPatch
+	30, // 29: portolan.v1.RecordPatch.key:type_name -> portolan.v1.RecordKey
+	36, // 30: portolan.v1.RecordPatch.put:type_name -> portolan.v1.Destinations
+	36, // 31: portolan.v1.RecordPatch.remove:type_name -> portolan.v1.Destinations
+	37, // 32: portolan.v1.Own.put:type_name -> portolan.v1.NodeLists
+	30, // 33: portolan.v1.Own.delete:type_name -> portolan.v1.RecordKey
+	27, // 34: portolan.v1.Own.node:type_name -> portolan.v1.NodeInfo
+	35, // 35: portolan.v1.NodeInfo.pod_cidrs:type_name -> portolan.v1.Network
+	0,  // 36: portolan.v1.RecordKey.protocol:type_name -> portolan.v1.Protocol
+	30, // 37: portolan.v1.Record.key:type_name -> portolan.v1.RecordKey
+	32, // 38: portolan.v1.Record.frontends:type_name -> portolan.v1.Frontend
+	36, // 39: portolan.v1.Record.destinations:type_name -> portolan.v1.Destinations
+	1,  // 40: portolan.v1.Record.available:type_name -> portolan.v1.Family
+	5,  // 41: portolan.v1.Frontend.kind:type_name -> portolan.v1.Frontend.Kind
+	1,  // 42: portolan.v1.Frontend.node_addresses:type_name -> portolan.v1.Family
+	33, // 43: portolan.v1.Frontend.mark:type_name -> portolan.v1.Mark
+	6,  // 44: portolan.v1.Frontend.lists:type_name -> portolan.v1.Frontend.Lists
+	35, // 45: portolan.v1.Frontend.source_ranges:type_name -> portolan.v1.Network
+	34, // 46: portolan.v1.Frontend.ranges:type_name -> portolan.v1.PortRange
+	1,  // 47: portolan.v1.Mark.family:type_name -> portolan.v1.Family
+	30, // 48: portolan.v1.NodeLists.key:type_name -> portolan.v1.RecordKey
+	36, // 49: portolan.v1.NodeLists.cluster:type_name -> portolan.v1.Destinations
+	36, // 50: portolan.v1.NodeLists.local:type_name -> portolan.v1.Destinations
+	36, // 51: portolan.v1.NodeLists.own:type_name -> portolan.v1.Destinations
+	1,  // 52: portolan.v1.NodeLists.terminating:type_name -> portolan.v1.Family
+	7,  // 53: portolan.v1.Tables.Sync:input_type -> portolan.v1.AgentMessage
+	19, // 54: portolan.v1.Tables.Sync:output_type -> portolan.v1.Frame
+	54, // [54:55] is the sub-list for method output_type
+	53, // [53:54] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_portolan_v1_tables_proto_init() }
@@ -2935,8 +3417,14 @@ func file_portolan_v1_tables_proto_init() {
 		(*AgentMessage_Programmed)(nil),
 		(*AgentMessage_Buckets)(nil),
 		(*AgentMessage_AskVersions)(nil),
+		(*AgentMessage_Health)(nil),
 	}
-	file_portolan_v1_tables_proto_msgTypes[9].OneofWrappers = []any{
+	file_portolan_v1_tables_proto_msgTypes[10].OneofWrappers = []any{}
+	file_portolan_v1_tables_proto_msgTypes[11].OneofWrappers = []any{
+		(*BackendHealth_V4)(nil),
+		(*BackendHealth_V6)(nil),
+	}
+	file_portolan_v1_tables_proto_msgTypes[12].OneofWrappers = []any{
 		(*Frame_Welcome)(nil),
 		(*Frame_Records)(nil),
 		(*Frame_Own)(nil),
@@ -2947,14 +3435,14 @@ func file_portolan_v1_tables_proto_init() {
 		(*Frame_Confirm)(nil),
 		(*Frame_Versions)(nil),
 	}
-	file_portolan_v1_tables_proto_msgTypes[21].OneofWrappers = []any{}
-	file_portolan_v1_tables_proto_msgTypes[22].OneofWrappers = []any{
+	file_portolan_v1_tables_proto_msgTypes[24].OneofWrappers = []any{}
+	file_portolan_v1_tables_proto_msgTypes[25].OneofWrappers = []any{
 		(*Frontend_V4)(nil),
 		(*Frontend_V6)(nil),
 		(*Frontend_NodeAddresses)(nil),
 		(*Frontend_Mark)(nil),
 	}
-	file_portolan_v1_tables_proto_msgTypes[25].OneofWrappers = []any{
+	file_portolan_v1_tables_proto_msgTypes[28].OneofWrappers = []any{
 		(*Network_V4)(nil),
 		(*Network_V6)(nil),
 	}
@@ -2963,8 +3451,8 @@ func file_portolan_v1_tables_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_portolan_v1_tables_proto_rawDesc), len(file_portolan_v1_tables_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   28,
+			NumEnums:      7,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
