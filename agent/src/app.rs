@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::Router;
 use portolan_dataplane::{
     Dataplane as _, Kernel, KernelConfig, KubeProxyObjects as _, NftablesKernel, Setting, settings,
     settings_without_ipvs,
@@ -218,12 +219,7 @@ async fn start<E: Engine + 'static>(
         families,
         place,
     } = parts;
-    let program = Program {
-        name: "portolan-agent",
-        version: env!("CARGO_PKG_VERSION"),
-        instance: &place.node.name,
-    };
-    portolan_telemetry::start(&args.otlp, program)?;
+    start_telemetry(args, &place.node.name)?;
     let choice = place.choice;
     tracing::info!(node = %place.node, dataplane = choice.dataplane, "started");
     let mut metrics = Registry::default();
@@ -283,11 +279,7 @@ async fn start<E: Engine + 'static>(
         metrics: Arc::new(metrics),
         readiness,
         liveness: Liveness::default(),
-        debug: status
-            .dumps()
-            .merge(overviews.dumps())
-            .merge(tracer.map(|tracer| tracer.dumps()).unwrap_or_default())
-            .merge(Services::new(status.clone()).dumps()),
+        debug: dumps(&status, tracer).merge(overviews.dumps()),
         actions: status
             .actions()
             .merge(reload.actions())
@@ -298,6 +290,23 @@ async fn start<E: Engine + 'static>(
     };
     place.ports.serve(admin, healthz, choice.dataplane, vital);
     Ok(())
+}
+
+/// Dumps of what the agent has programmed.
+fn dumps(status: &Status, tracer: Option<Tracer>) -> Router {
+    let traces = tracer.map(|tracer| tracer.dumps()).unwrap_or_default();
+    let services = Services::new(status.clone());
+    status.dumps().merge(traces).merge(services.dumps())
+}
+
+/// Starts the export of spans, if one is asked for.
+fn start_telemetry(args: &RunArgs, node: &str) -> anyhow::Result<()> {
+    let program = Program {
+        name: "portolan-agent",
+        version: env!("CARGO_PKG_VERSION"),
+        instance: node,
+    };
+    Ok(portolan_telemetry::start(&args.otlp, program)?)
 }
 
 /// Inputs of the loop that keeps the kernel equal to the table.

@@ -46,8 +46,15 @@ const GRACE: Duration = Duration::from_secs(5);
 /// If a flag cannot be used, a port cannot be bound, or the source cannot be opened.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     validate(&args)?;
-    let token = on_signal()?;
     start_spans(&args)?;
+    let result = serve(args).await;
+    stop_spans().await;
+    result
+}
+
+/// Runs all tasks until a signal, or until one of them fails.
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let token = on_signal()?;
     let listeners = Listeners::bind(&args).await?;
 
     let (readiness, liveness) = (Readiness::default(), Liveness::default());
@@ -129,11 +136,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     token.cancel();
     end(serving, &vital).await;
+    result
+}
+
+/// Sends the last spans.
+async fn stop_spans() {
     if portolan_telemetry::spans().is_some() {
         // It does not panic, and is never aborted.
         let _ = tokio::task::spawn_blocking(portolan_telemetry::stop).await;
     }
-    result
 }
 
 /// Starts to export spans, if the flags say so.

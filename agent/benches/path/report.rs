@@ -43,7 +43,7 @@ fn beside_kube_proxy(measured: &BTreeMap<(Kind, usize, Way), Pairs>) {
             .into_iter()
             .filter(|way| !way.is_ours())
             .filter_map(|way| measured.get(&(*kind, *services, way)))
-            .map(|pairs| ratio(pairs))
+            .map(ratio)
             .min_by(f64::total_cmp);
         if let (true, Some(theirs)) = (way.is_ours(), theirs) {
             let name = format!("path_{}_{}_{services}", kind.name(), way.name());

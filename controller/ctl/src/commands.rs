@@ -5,6 +5,7 @@
 use anyhow::{Context as _, bail};
 use portolan_model::NodeTable;
 use portolan_select::Explanation;
+use serde_json::Value;
 
 use crate::args::{Cli, ClusterCommand, Command, DiffArgs};
 use crate::client::{Client, clients, encoded, of_agent};
@@ -45,17 +46,11 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
     match &cli.command {
         Command::Status => status::run(&clients).await,
         Command::Nodes { behind } => {
-            let mut answers = Vec::new();
-            for client in &clients {
-                answers.push(client.get("/debug/nodes").await?);
-            }
+            let answers = of_each(&clients, "/debug/nodes").await?;
             nodes::show(answers, *behind, cli.output == Output::Wide)
         }
         Command::Health(args) => {
-            let mut answers = Vec::new();
-            for client in &clients {
-                answers.push(client.get("/debug/health").await?);
-            }
+            let answers = of_each(&clients, "/debug/health").await?;
             health::show(answers, args, cli.output == Output::Wide)
         }
         Command::Wait {
@@ -97,6 +92,15 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
             dump(client, command, cli.output).await
         }
     }
+}
+
+/// The answers of all controllers: each knows the agents that are connected to it.
+async fn of_each(clients: &[Client], path: &str) -> anyhow::Result<Vec<Value>> {
+    let mut answers = Vec::new();
+    for client in clients {
+        answers.push(client.get(path).await?);
+    }
+    Ok(answers)
 }
 
 /// Runs a command about the objects of a fleet, which asks etcd.

@@ -315,6 +315,7 @@ async fn foreign_changes_are_repaired() -> Result<()> {
             name: "h-1".into(),
         },
         service: "h".into(),
+        cluster: None,
         endpoints,
         ports: Vec::new(),
     };
