@@ -85,10 +85,14 @@ fn health_checks_report_local_endpoints_and_nodes_that_are_drained() {
     let objects = [vec![service("web", WEB, spec)], slices("web", &[(&a, 0)])].concat();
     cluster.put("web.json", &objects).unwrap();
     let namespace = |number: usize| cluster.rig.node(number).namespace();
-    let body = http_get(namespace(0), 32000, "/any/path").unwrap();
+    // It is served by a task of its own, soon after the table is programmed.
+    let get = || http_get(namespace(0), 32000, "/any/path").ok();
+    let body = wait_for("the health check of the node with the pod", PATIENT, get).unwrap();
     assert!(body.contains("\"localEndpoints\": 1,"), "{body}");
+    let get = || http_status(namespace(1), 32000, "/").ok();
+    let other = wait_for("the health check of the other node", PATIENT, get).unwrap();
+    assert_eq!(other, 503);
     let status = |number, port, path: &str| http_status(namespace(number), port, path).unwrap();
-    assert_eq!(status(1, 32000, "/"), 503);
 
     let node = |spec: serde_json::Value| {
         let metadata = json!({ "name": Cluster::node_name(0) });
