@@ -67,8 +67,15 @@ impl Rig {
         }
     }
 
+    /// Replaces a file at once: a reader that meets a plain write may find it empty.
+    fn replace(&self, name: &str, text: &str) {
+        let new = self.dir.path().join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.dir.path().join(name)).unwrap();
+    }
+
     fn write(&self, text: &str) {
-        fs::write(self.dir.path().join("policy.yaml"), text).unwrap();
+        self.replace("policy.yaml", text);
     }
 
     /// The next change but for the policy.
@@ -148,8 +155,8 @@ async fn each_cluster_has_a_source_that_starts_and_stops_with_it() {
     let (ap, mut of_ap) = rig.joined().await;
     assert_eq!(&*ap, "ap-1");
     assert!(matches!(of_ap.recv().await, Some(Event::FileProblems(_))));
-    fs::write(rig.dir.path().join("ap-1.yaml"), service()).unwrap();
-    fs::write(rig.dir.path().join("us-1.yaml"), "# none\n").unwrap();
+    rig.replace("ap-1.yaml", service());
+    rig.replace("us-1.yaml", "# none\n");
     assert!(matches!(of_us.recv().await, Some(Event::Changes(_))));
     let known: Vec<_> = rig.sources.lock().unwrap().keys().cloned().collect();
     assert_eq!(known, ["ap-1".into(), "us-1".into()]);
@@ -166,7 +173,7 @@ async fn an_access_that_cannot_be_used_is_named_and_the_source_goes_on() {
         problems[0].contains("Cluster eu-1: spec.access.edge"),
         "{problems:?}"
     );
-    fs::write(rig.dir.path().join("eu-1.yaml"), "# none\n").unwrap();
+    rig.replace("eu-1.yaml", "# none\n");
     assert!(matches!(events.recv().await, Some(Event::Changes(_))));
     rig.write(&policy_of(rig.dir.path(), &["eu-1"]));
     assert_eq!(rig.problems().await, [""; 0]);
