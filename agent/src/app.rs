@@ -27,7 +27,6 @@ use portolan_runtime::{
     Admin, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit, register_process,
 };
 use portolan_source::file;
-use portolan_telemetry::Program;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
@@ -46,6 +45,7 @@ use crate::metrics::{ReconcileMetrics, SettingsCollector};
 use crate::notify;
 use crate::overview::Services;
 use crate::reload::Reload;
+use crate::spans;
 use crate::state_lock::StateLock;
 use crate::status::Status;
 use crate::subscribe::{self, ClusterPin, Report, Stats, Subscribed, set_aside};
@@ -219,7 +219,7 @@ async fn start<E: Engine + 'static>(
         families,
         place,
     } = parts;
-    start_telemetry(args, &place.node.name)?;
+    spans::start(&args.otlp, &place.node.name)?;
     let choice = place.choice;
     tracing::info!(node = %place.node, dataplane = choice.dataplane, "started");
     let mut metrics = Registry::default();
@@ -297,16 +297,6 @@ fn dumps(status: &Status, tracer: Option<Tracer>) -> Router {
     let traces = tracer.map(|tracer| tracer.dumps()).unwrap_or_default();
     let services = Services::new(status.clone());
     status.dumps().merge(traces).merge(services.dumps())
-}
-
-/// Starts the export of spans, if one is asked for.
-fn start_telemetry(args: &RunArgs, node: &str) -> anyhow::Result<()> {
-    let program = Program {
-        name: "portolan-agent",
-        version: env!("CARGO_PKG_VERSION"),
-        instance: node,
-    };
-    Ok(portolan_telemetry::start(&args.otlp, program)?)
 }
 
 /// Inputs of the loop that keeps the kernel equal to the table.

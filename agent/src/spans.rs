@@ -5,10 +5,23 @@
 
 use std::time::Instant;
 
-use portolan_telemetry::{Change, Span, spans};
+use portolan_telemetry::{Change, OtlpArgs, OtlpError, Program, Span, spans};
 
 use crate::subscribe::{Committed, Report, Subscribed};
 use crate::sync::Outcome;
+
+/// Starts the export of a node's spans, if the flags ask for it.
+///
+/// # Errors
+/// If the exporter cannot be made.
+pub(crate) fn start(args: &OtlpArgs, node: &str) -> Result<(), OtlpError> {
+    let program = Program {
+        name: "portolan-agent",
+        version: env!("CARGO_PKG_VERSION"),
+        instance: node,
+    };
+    portolan_telemetry::start(args, program)
+}
 
 /// The time, if there are spans.
 pub(crate) fn now() -> Option<Instant> {

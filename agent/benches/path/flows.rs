@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// The deadline of packets on their way.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a round does.
+/// Kind of traffic of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// A TCP connection is made and reset.

@@ -77,7 +77,7 @@ impl Ways {
         }
     }
 
-    /// Whether something of these records is left out, or left out because of them.
+    /// Returns `true` if one of these records is refused, or is the reason for a refusal.
     fn refuses_any(&self, keys: &BTreeSet<RecordKey>) -> bool {
         self.refused.iter().any(|refused| match refused {
             Refused::Taken { record, holder, .. } => keys.contains(record) || keys.contains(holder),
@@ -142,12 +142,12 @@ pub fn plan_touched(
         for set in OF_WAYS {
             copy_of_way(set, key, observed, &mut there);
         }
-        copy(CLUSTER_IPS, &address_key(key.address), observed, &mut there);
+        let was_cluster_ip = copy(CLUSTER_IPS, &address_key(key.address), observed, &mut there);
         if let Some(way) = ways.ways.get(key) {
             wanted.way(key, way);
         }
-        // Another port of the address may be a cluster IP's.
-        if is_cluster_ip(ways, key) {
+        // Another port of the address may be a cluster IP's. A node's own address has very many ports, and is none.
+        if was_cluster_ip && is_cluster_ip(ways, key) {
             wanted.add(CLUSTER_IPS, address_key(key.address), Value::Present);
         }
     }
@@ -177,14 +177,14 @@ pub fn plan_touched(
     Some(requests)
 }
 
-/// Whether any port of the address is a cluster IP's.
+/// Returns `true` if the address of a way is a cluster IP at any port.
 fn is_cluster_ip(ways: &Ways, of: &WayKey) -> bool {
     let of_address = ways.ways_of_address(of.address);
     let mut kinds = of_address.map(|(_, way)| way.kind);
     kinds.any(|kind| kind == FrontendKind::ClusterIp)
 }
 
-/// Whether the chain that an element leads to is there.
+/// Returns `true` unless an element leads to a chain that is not there.
 fn has_chain(value: &Value, observed: &TableContent) -> bool {
     match value {
         Value::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) => {
@@ -194,18 +194,21 @@ fn has_chain(value: &Value, observed: &TableContent) -> bool {
     }
 }
 
+/// Copies an element; returns `true` if it is there.
 fn copy(
     set: &'static str,
     key: &[u8],
     observed: &TableContent,
     to: &mut BTreeMap<&'static str, Elements>,
-) {
+) -> bool {
     let found = observed.sets.get(set);
-    if let Some((key, value)) = found.and_then(|(_, elements)| elements.get_key_value(key)) {
-        to.entry(set)
-            .or_default()
-            .insert(key.clone(), value.clone());
-    }
+    let Some((key, value)) = found.and_then(|(_, elements)| elements.get_key_value(key)) else {
+        return false;
+    };
+    to.entry(set)
+        .or_default()
+        .insert(key.clone(), value.clone());
+    true
 }
 
 /// Copies all elements whose keys begin with a way.

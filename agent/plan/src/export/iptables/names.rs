@@ -20,7 +20,7 @@ const HASH_LEN: usize = 16;
 /// Names of one Service port's chains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
-    /// What names of endpoints' chains begin from: the port's name and protocol.
+    /// Name and protocol of the port: the start of the hashed text of endpoints' chains.
     port: String,
     hash: String,
 }

@@ -34,7 +34,7 @@ fn to_port(port: &Port<'_>, number: u16) -> String {
     format!("-m {protocol} -p {protocol} --dport {number}")
 }
 
-/// What becomes of connections that no endpoint of their list can serve, and the reason.
+/// Target of connections that no endpoint of their list can serve, and the reason.
 fn unserved(port: &Port<'_>) -> (&'static str, String) {
     match port.has_endpoints {
         false => ("-j REJECT", format!("{} has no endpoints", port.name)),
