@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -179,6 +179,19 @@ fn fill(directory: &Path) -> PathBuf {
     path
 }
 
+/// The frames of the saved table, if there is one. They follow a header and are compressed.
+fn table_of(directory: &Path) -> Option<Vec<u8>> {
+    const FRAME: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes(); // RFC 8878, section 3.1.1
+    let file = std::fs::read(directory.join("table")).ok()?;
+    let start = file.windows(4).position(|bytes| bytes == FRAME)?;
+    Some(zstd::decode_all(&file[start..]).unwrap())
+}
+
+/// Whether an address is among a table's destinations.
+fn holds(table: &[u8], address: Ipv6Addr) -> bool {
+    table.windows(16).any(|bytes| bytes == address.octets())
+}
+
 #[test]
 fn a_full_disk_only_prevents_writes_of_state() {
     if skip("a_full_disk_only_prevents_writes_of_state") {
@@ -190,16 +203,17 @@ fn a_full_disk_only_prevents_writes_of_state() {
     let _mounted = Mounted::new(&directory, &["-t", "tmpfs", "-o", "size=64k", "tmpfs"]);
     loaded.cluster.start_agent(0).unwrap();
     loaded.cluster.wait_until_ready(0).unwrap();
-    let saved = |loaded: &Loaded| {
-        let count = || loaded.metric("portolan_agent_table_writes_total");
-        let before = count();
-        wait_for("a table on disk", PATIENT * 2, || {
-            (count() > before).then_some(())
+    let has_saved = |loaded: &Loaded, count: usize| {
+        loaded.publish(count);
+        let first = loaded.pods[0].pod.v6();
+        wait_for("the table on disk", PATIENT, || {
+            let table = table_of(&directory)?;
+            (holds(&table, first) == (count == 2)).then_some(())
         })
         .unwrap();
     };
-    loaded.publish(1);
-    saved(&loaded);
+    has_saved(&loaded, 2);
+    has_saved(&loaded, 1);
     let good = std::fs::read(directory.join("table")).unwrap();
 
     let filler = fill(&directory);
@@ -215,8 +229,7 @@ fn a_full_disk_only_prevents_writes_of_state() {
     loaded.goes_on();
 
     std::fs::remove_file(filler).unwrap();
-    loaded.publish(2);
-    saved(&loaded);
+    has_saved(&loaded, 2);
     // The table on the disk is complete.
     loaded.cluster.controller().unwrap().kill9().unwrap();
     loaded.restart_agent();

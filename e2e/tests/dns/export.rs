@@ -15,6 +15,7 @@ use hickory_proto::rr::RecordType;
 use portolan_e2e::cluster::program;
 use portolan_e2e::lane;
 use portolan_e2e::ports;
+use portolan_e2e::servers::Servers;
 use portolan_e2e::wait::wait_for;
 use portolan_tls::issue::Authority;
 use serde_json::{Value, json};
@@ -63,7 +64,9 @@ impl<'a> Etcd<'a> {
         let secure = format!("https://{HOST}:{}", self.secure);
         let both = format!("{secure},http://{HOST}:{}", self.plain);
         let peer = format!("http://{HOST}:{}", self.peer);
-        let mut command = Command::new("etcd");
+        // An etcd of CoreDNS's time: etcd 3.4 refuses a log-in that carries a token from before its
+        // restart, and the client of CoreDNS sends that token again at each log-in.
+        let mut command = Command::new(Servers::binaries()?.program("etcd"));
         command
             .arg("--data-dir")
             .arg(file("secure-etcd"))
@@ -230,8 +233,8 @@ fn an_etcd_with_certificates_and_passwords_is_kept_up_to_date() {
     let Some(coredns) = coredns_or_skip("dns etcd") else {
         return;
     };
-    if Command::new("etcd").arg("--version").output().is_err() {
-        lane::missing("dns etcd", "needs the program etcd");
+    if let Err(missing) = Servers::binaries() {
+        lane::missing("dns etcd", &missing.to_string());
         return;
     }
     let temporary = tempfile::tempdir().unwrap();

@@ -9,23 +9,23 @@ pub(super) struct Document<'t> {
     pub(super) text: &'t str,
     /// How many lines of the file are before it.
     pub(super) lines_before: u64,
+    /// The line of the file where its content starts.
+    pub(super) first_line: u64,
 }
 
 impl<'t> Document<'t> {
     /// A file that is one document.
     pub(super) fn whole(text: &'t str) -> Self {
-        Self {
-            text,
-            lines_before: 0,
-        }
+        Self::after(0, text)
     }
 
-    /// The line of the file where its content starts.
-    pub(super) fn first_line(&self) -> u64 {
-        let before = (1..)
-            .zip(self.text.lines())
-            .find(|(_, line)| !is_blank(line));
-        self.lines_before + before.map_or(1, |(line, _)| line)
+    fn after(lines_before: u64, text: &'t str) -> Self {
+        let content = (1..).zip(text.lines()).find(|(_, line)| !is_blank(line));
+        Self {
+            text,
+            lines_before,
+            first_line: lines_before + content.map_or(1, |(line, _)| line),
+        }
     }
 }
 
@@ -38,18 +38,12 @@ pub(super) fn split(text: &str) -> Vec<Document<'_>> {
     let mut offset = 0;
     for (line_number, line) in (0..).zip(text.split_inclusive('\n')) {
         if is_separator(line) && offset > start {
-            documents.push(Document {
-                text: &text[start..offset],
-                lines_before,
-            });
+            documents.push(Document::after(lines_before, &text[start..offset]));
             (start, lines_before) = (offset, line_number);
         }
         offset += line.len();
     }
-    documents.push(Document {
-        text: &text[start..],
-        lines_before,
-    });
+    documents.push(Document::after(lines_before, &text[start..]));
     documents.retain(|document| !is_blank(document.text));
     documents
 }
@@ -87,7 +81,7 @@ mod tests {
         assert_eq!(documents("a: 1\r\n---\r\nb: 2\r\n").len(), 2);
         let first_lines: Vec<_> = split("# x\na: 1\n---\nb: 2\n--- {c: 3}\n")
             .iter()
-            .map(Document::first_line)
+            .map(|document| document.first_line)
             .collect();
         assert_eq!(first_lines, [2, 4, 5]);
         assert_eq!(documents("--- {a: 1}\n"), [("--- {a: 1}\n", 0)]);

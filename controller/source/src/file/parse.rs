@@ -219,7 +219,7 @@ impl Parser<'_> {
             let position = place.located.find(&field);
             let mut placed = FileProblem::new(self.file, position, field, problem.message);
             if position.is_none() {
-                placed.line = Some(place.located.document.first_line());
+                placed.line = Some(place.located.document.first_line);
             }
             (placed, problem.reason)
         });
@@ -280,7 +280,7 @@ impl Parser<'_> {
             return;
         };
         let entry = FileEntry {
-            line: place.located.document.first_line(),
+            line: place.located.document.first_line,
             path: place.path.to_owned(),
             is_carried: false,
             converted: Arc::new(converted),

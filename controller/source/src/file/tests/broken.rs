@@ -2,6 +2,8 @@
 
 //! Files that cannot be read, as a whole or in part.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 
 #[test]
@@ -191,4 +193,33 @@ fn a_pipe_is_not_waited_for() {
     symlink("/dev/null", dir.path().join("a.yaml")).unwrap();
     let mut rig = Rig::reading(dir, &[""]);
     assert_eq!(rig.problems(), ["a.yaml: not a file; waiting for it"]);
+}
+
+/// The time of a list's first reading, at best of three.
+fn time_of_list(items: &[serde_json::Value], separator: &str) -> Duration {
+    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
+    let items = items.join(separator);
+    let text = format!("{{\"kind\": \"List\", \"items\": [{items}]}}");
+    let times = (0..3).map(|_| {
+        let mut rig = Rig::new();
+        rig.write("a.json", &text);
+        let start = Instant::now();
+        rig.refresh();
+        start.elapsed()
+    });
+    times.min().unwrap()
+}
+
+#[test]
+fn a_list_on_one_line_takes_no_longer_than_on_many_lines() {
+    let items: Vec<_> = (0..3000)
+        .map(|number| {
+            serde_json::json!({"apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": format!("s{number}"), "namespace": "prod"},
+                "spec": {"clusterIP": format!("10.96.{}.{}", number / 250, number % 250),
+                    "ports": [{"port": 80}], "description": "x".repeat(300)}})
+        })
+        .collect();
+    let (many, one) = (time_of_list(&items, ",\n"), time_of_list(&items, ","));
+    assert!(one < many * 2, "{one:?} on one line, {many:?} on many");
 }
