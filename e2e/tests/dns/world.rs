@@ -101,6 +101,9 @@ pub(crate) const NOT_EMPTY: usize = 4;
 pub(crate) const FEW_NAMESPACES: usize = 5;
 pub(crate) const NO_ENDPOINTS: usize = 6;
 
+/// The index of the comparison with the agent, which follows those of all ways.
+pub(crate) const OF_AGENT: usize = WAYS.len();
+
 /// The ports of all servers.
 pub(crate) struct Ports {
     /// The kubernetes plugin.
