@@ -74,6 +74,10 @@ bench-stream: ## Measure the stream to 5,000 agents against simple baselines (so
 	target/release/portolan-bench-stream run $(BENCH_FLAGS)
 	cargo run --release -p portolan-select --example event_cost
 
+.PHONY: bench-federation
+bench-federation: ## Measure what clusters that share their Services cost the centre (some minutes)
+	cargo run --release -p portolan-select --example federation_cost
+
 .PHONY: bench-relay
 bench-relay: ## Measure one change through two tiers of relays to 40,000 agents; PORTOLAN_RELAY_AGENTS=2000 for a short run
 	cargo build --release -p portolan-bench-stream

@@ -20,8 +20,10 @@ pub struct DirtySet {
     pub node_weights: BTreeSet<NodeKey>,
     /// Pods that have another weight now.
     pub pod_weights: BTreeSet<ObjectKey>,
-    /// Whether exports or namespaces changed, of which imports are made.
-    pub exports: bool,
+    /// Whether namespaces or properties changed, on which all imports depend.
+    pub imports: bool,
+    /// Exports that changed, of which imports are made.
+    pub exports: BTreeSet<ObjectKey>,
     /// Whether ServiceImports, or statuses of ServiceExports, changed. No table depends on them.
     pub observed: bool,
     /// Whether load balancers changed.
@@ -45,6 +47,7 @@ impl DirtySet {
             nodes,
             node_weights,
             pod_weights,
+            imports,
             exports,
             load_balancers,
             problems,
@@ -58,7 +61,8 @@ impl DirtySet {
             && nodes.is_empty()
             && node_weights.is_empty()
             && pod_weights.is_empty()
-            && !exports
+            && !imports
+            && exports.is_empty()
             && !load_balancers
             && !problems
     }

@@ -7,9 +7,10 @@
 //! exports of one name are merged into the import of that cluster. So imports of one name may differ
 //! from cluster to cluster.
 //!
-//! [`imports`] computes everything anew.
+//! [`imports`] computes everything anew, and [`Federation::renew`] what a change of exports affects.
 
 mod reason;
+mod renew;
 mod traffic;
 mod visible;
 
@@ -28,6 +29,7 @@ use portolan_policy::{
 
 pub use crate::vip::ImportName;
 pub use reason::{Invisible, Ready, Valid};
+pub use renew::Renewal;
 pub use traffic::{ImportRecord, Traffic, TrafficReason};
 pub use visible::Explained;
 
@@ -132,6 +134,9 @@ pub struct ExportStatus {
     pub importers: BTreeSet<Arc<str>>,
 }
 
+/// The statuses of exports, by name of the cluster.
+type Statuses = BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>;
+
 /// All imports and the statuses of all exports, by name of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Federation {
@@ -145,18 +150,51 @@ pub struct Federation {
 #[must_use]
 pub fn imports(world: &World<'_>) -> Federation {
     let mut federation = Federation::default();
-    for (name, member) in &world.members {
-        let statuses = statuses(world, name, member);
-        federation.exports.insert(Arc::clone(name), statuses);
-    }
-    for name in world.members.keys() {
-        let here = here(world, name, &federation.exports);
-        for import in here.values() {
-            note(&mut federation.exports, name, import);
+    // By name, since imports of a name depend on no Service of another one.
+    let mut by_name: BTreeMap<Arc<str>, Statuses> = BTreeMap::new();
+    for (cluster, member) in &world.members {
+        for (service, status) in statuses(world, cluster, member) {
+            let of_name = by_name.entry(Arc::clone(&service.name)).or_default();
+            let of_cluster = of_name.entry(Arc::clone(cluster)).or_default();
+            of_cluster.insert(service, status);
         }
-        federation.imports.insert(Arc::clone(name), here);
+        let cluster = || Arc::clone(cluster);
+        federation.exports.insert(cluster(), BTreeMap::new());
+        federation.imports.insert(cluster(), BTreeMap::new());
+    }
+    for mut exports in by_name.into_values() {
+        let imports = imports_of(world, &mut exports);
+        for (cluster, of_cluster) in imports {
+            federation
+                .imports
+                .entry(cluster)
+                .or_default()
+                .extend(of_cluster);
+        }
+        for (cluster, of_cluster) in exports {
+            federation
+                .exports
+                .entry(cluster)
+                .or_default()
+                .extend(of_cluster);
+        }
     }
     federation
+}
+
+/// The imports that these exports make, by importing cluster; notes them in the statuses.
+fn imports_of(
+    world: &World<'_>,
+    exports: &mut Statuses,
+) -> BTreeMap<Arc<str>, BTreeMap<ImportName, ImportHere>> {
+    let importing = world.members.keys().map(|importing| {
+        let here = here(world, importing, exports);
+        for import in here.values() {
+            note(exports, importing, import);
+        }
+        (Arc::clone(importing), here)
+    });
+    importing.collect()
 }
 
 /// The statuses of a cluster's exports, before anybody imports them.
@@ -243,7 +281,7 @@ fn decision<'w>(
 fn here(
     world: &World<'_>,
     importing: &Arc<str>,
-    statuses: &BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>,
+    statuses: &Statuses,
 ) -> BTreeMap<ImportName, ImportHere> {
     let Some(member) = world.members.get(importing) else {
         return BTreeMap::new();
@@ -314,11 +352,7 @@ fn import_here(
 }
 
 /// Notes an import in the statuses of its exports.
-fn note(
-    exports: &mut BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>,
-    importing: &Arc<str>,
-    here: &ImportHere,
-) {
+fn note(exports: &mut Statuses, importing: &Arc<str>, here: &ImportHere) {
     for (exporting, source) in &here.sources {
         let status = exports
             .get_mut(exporting)

@@ -13,6 +13,7 @@ mod mcs;
 mod named;
 mod planned;
 mod publish;
+mod renew;
 mod shown;
 #[cfg(test)]
 mod tests;
@@ -222,13 +223,21 @@ impl Federation {
         std::mem::take(&mut self.problems_changed)
     }
 
-    /// Computes the plan anew if anything that it depends on has changed.
-    pub(crate) fn replan(&mut self, catalog: &Catalog, is_news: bool) {
+    /// Computes the plan anew if anything that it depends on has changed; if that is some exports, the
+    /// part of it that they affect.
+    pub(crate) fn replan(
+        &mut self,
+        catalog: &Catalog,
+        is_news: bool,
+        exports: &BTreeSet<ObjectKey>,
+    ) {
         if std::mem::take(&mut self.is_stale) || is_news {
             self.plan_anew(catalog);
             self.check_properties(catalog);
+        } else if !exports.is_empty() {
+            self.renew(catalog, exports);
         }
-        if is_news {
+        if is_news || !exports.is_empty() {
             self.note_facts();
         }
     }
@@ -256,7 +265,7 @@ impl Federation {
 
     /// Finds the imports that changes of objects affect, and has their addresses claimed.
     pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
-        self.replan(catalog, dirty.exports);
+        self.replan(catalog, dirty.imports, &dirty.exports);
         if !self.importers.is_empty() {
             let weighed = catalog.weighed_by(dirty);
             for service in dirty.services.union(&weighed) {
@@ -309,52 +318,6 @@ impl Federation {
     fn is_zoned(&self, key: &ObjectKey) -> bool {
         let here = self.here(key);
         here.is_some_and(|here| here.import.traffic_distribution.is_some())
-    }
-
-    /// Notes the winner of each import. One that is a member and has not sent its objects yet stays the
-    /// winner: it may still export the Service.
-    fn note_winners(&mut self) {
-        let is_awaited = |id: &str| {
-            let mut clusters = self.objects.clusters.values();
-            let cluster = clusters.find(|cluster| cluster.id == id);
-            cluster.is_some_and(|cluster| !self.states.contains_key(cluster.meta.name.as_str()))
-        };
-        let mut members = self.objects.members().into_keys();
-        let are_known = members.all(|name| self.states.contains_key(name));
-        let mut kept = BTreeMap::new();
-        for (cluster, imports) in &self.plan.imports {
-            for (name, here) in imports {
-                let key = import_key(cluster, name);
-                let mut of_import = self.kept.get(&key).cloned().unwrap_or_default();
-                // As long as a member is unknown, its export may be the oldest.
-                let is_kept = of_import.winner.as_deref().is_some_and(is_awaited);
-                if !is_kept && are_known {
-                    of_import.winner = Some(Arc::clone(&here.import.winner));
-                }
-                of_import.clusters.retain(|id| is_awaited(id));
-                of_import
-                    .clusters
-                    .extend(here.import.clusters.iter().cloned());
-                kept.insert(key, of_import);
-            }
-        }
-        // The addresses of imports that are gone, or not there yet, are the allocator's to forget.
-        for (key, old) in &self.kept {
-            if kept.contains_key(key) {
-                continue;
-            }
-            let winner = old.winner.clone().filter(|id| is_awaited(id));
-            if winner.is_some() || !old.ips.is_empty() {
-                let mut old = Kept {
-                    winner,
-                    ..old.clone()
-                };
-                old.clusters.retain(|id| is_awaited(id));
-                kept.insert(key.clone(), old);
-            }
-        }
-        self.kept_changed |= self.kept != kept;
-        self.kept = kept;
     }
 }
 

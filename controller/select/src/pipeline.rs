@@ -124,8 +124,9 @@ impl Pipeline {
     /// The imports that need virtual addresses as things are now, if that has changed since the last
     /// call. To be called before a flush, so that new imports get theirs with it.
     pub fn wanted(&mut self) -> Option<BTreeMap<Arc<str>, Vec<Wanted>>> {
-        let is_news = std::mem::take(&mut self.dirty.exports);
-        self.federation.replan(&self.catalog, is_news);
+        let is_news = std::mem::take(&mut self.dirty.imports);
+        let exports = std::mem::take(&mut self.dirty.exports);
+        self.federation.replan(&self.catalog, is_news, &exports);
         self.federation.take_wanted()
     }
 
@@ -228,7 +229,8 @@ impl Pipeline {
         }
         let mut again = DirtySet::default();
         // Imports that wait for a flush differ for a good reason.
-        let is_planned = !self.federation.is_dirty() && !self.dirty.exports;
+        let is_awaited = self.dirty.imports || !self.dirty.exports.is_empty();
+        let is_planned = !self.federation.is_dirty() && !is_awaited;
         let has_plan = !std::mem::take(&mut audit.plan);
         if !has_plan && is_planned && self.federation.plan_anew(&self.catalog) {
             self.federation.refresh(&mut self.catalog, &mut again);

@@ -97,12 +97,12 @@ impl Catalog {
 
     pub(super) fn put_namespace(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
         let namespaces = &mut shared(self.cluster(&key.cluster)).namespaces;
-        dirty.exports |= namespaces.insert(Arc::clone(&key.name));
+        dirty.imports |= namespaces.insert(Arc::clone(&key.name));
     }
 
     pub(super) fn remove_namespace(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
         let shared = self.cluster(&key.cluster).shared.as_deref_mut();
-        dirty.exports |= shared.is_some_and(|shared| shared.namespaces.remove(&key.name));
+        dirty.imports |= shared.is_some_and(|shared| shared.namespaces.remove(&key.name));
     }
 
     pub(super) fn put_property(&mut self, property: ClusterProperty, dirty: &mut DirtySet) {
@@ -112,13 +112,13 @@ impl Catalog {
             return;
         }
         let before = properties.insert(Arc::clone(&key.name), Arc::clone(&value));
-        dirty.exports |= before != Some(value);
+        dirty.imports |= before != Some(value);
     }
 
     pub(super) fn remove_property(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
         let shared = self.cluster(&key.cluster).shared.as_deref_mut();
         let gone = shared.and_then(|shared| shared.properties.remove(&key.name));
-        dirty.exports |= gone.is_some();
+        dirty.imports |= gone.is_some();
     }
 
     pub(super) fn put_export(&mut self, export: ServiceExport, dirty: &mut DirtySet) {
@@ -127,22 +127,26 @@ impl Catalog {
             Arc::clone(&export.key.name),
         );
         let exports = &mut shared(self.cluster(&export.key.cluster)).exports;
-        let status = export.status.clone();
+        let (key, status) = (export.key.clone(), export.status.clone());
         let Some(mut before) = exports.insert(name.clone(), export) else {
-            dirty.exports = true;
+            dirty.exports.insert(key);
             return;
         };
         dirty.observed |= before.status != status;
         // A status is no reason to look at imports.
         before.status = status;
-        dirty.exports |= exports.get(&name) != Some(&before);
+        if exports.get(&name) != Some(&before) {
+            dirty.exports.insert(key);
+        }
     }
 
     pub(super) fn remove_export(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
         let name = (Arc::clone(&key.namespace), Arc::clone(&key.name));
         let shared = self.cluster(&key.cluster).shared.as_deref_mut();
         let gone = shared.and_then(|shared| shared.exports.remove(&name));
-        dirty.exports |= gone.is_some();
+        if gone.is_some() {
+            dirty.exports.insert(key.clone());
+        }
     }
 }
 

@@ -8,17 +8,16 @@
 
 #![allow(clippy::print_stdout, reason = "its purpose")]
 
+mod figures;
 mod world;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use figures::{goal, prepare, processor_time};
 use peak_alloc::PeakAlloc;
 use portolan_catalog::{Catalog, DirtySet, Endpoint};
-use portolan_proto::convert::{encode_lists, encode_record};
-use portolan_proto::encoded::encode;
-use portolan_select::{Pipeline, Projector, SelectConfig, TableDelta};
-use rustix::time::{ClockId, clock_gettime};
+use portolan_select::{Pipeline, Projector, SelectConfig};
 use world::World;
 
 #[global_allocator]
@@ -43,15 +42,6 @@ fn main() {
     println!("figure full_recompute {:.1} ms", full * 1e3);
     let ratio = full * 1e6 / usual;
     goal("full_recompute_over_event", ratio, "x", ">=", 1_000.0);
-}
-
-fn goal(name: &str, value: f64, unit: &str, operator: &str, bound: f64) {
-    let met = match operator {
-        "<=" => value <= bound,
-        _ => value >= bound,
-    };
-    let verdict = if met { "ok" } else { "short" };
-    println!("figure {name} {value:.2} {unit} goal {operator} {bound} {verdict}");
 }
 
 /// Bytes of heap for each endpoint, beyond the names.
@@ -109,12 +99,6 @@ fn doubling(worlds: Vec<World>) -> [f64; 2] {
     [ratios.fold(0.0, f64::max), costs[1]]
 }
 
-/// The thread's processor time, which excludes other load on the machine.
-fn processor_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::try_from(now).expect("a clock that began at 0")
-}
-
 fn filled(world: World) -> Pipeline {
     let mut pipeline = Pipeline::default();
     world.objects().for_each(|change| pipeline.apply(change));
@@ -138,17 +122,6 @@ fn events(world: World, pipeline: &mut Pipeline, round: usize) -> Duration {
     let took = processor_time() - start;
     assert!(published > 0, "nothing was published");
     took
-}
-
-/// Hashes and encodes a delta as before publication. Returns the encoded length.
-fn prepare(delta: &TableDelta) -> usize {
-    let records = delta.records.values().flatten();
-    let records = records.map(|record| encode(&encode_record(record, record.content_hash())).len());
-    let lists = delta.lists.values().flatten();
-    let lists = lists.filter_map(|(key, lists)| Some((key, lists.as_ref()?)));
-    let lists =
-        lists.map(|(key, lists)| encode(&encode_lists(key, lists, lists.content_hash(key))).len());
-    records.sum::<usize>() + lists.sum::<usize>()
 }
 
 /// The time to compute all tables from scratch, in seconds.

@@ -79,7 +79,7 @@ fn property(cluster: &str, name: &str) -> ObjectRef {
     }
 }
 
-fn object(service: &ObjectKey) -> ObjectRef {
+pub(super) fn object(service: &ObjectKey) -> ObjectRef {
     ObjectRef {
         kind: Kind::ServiceExport,
         key: service.clone(),
@@ -220,7 +220,7 @@ fn outside(refused: &BTreeMap<IpAddr, NotAdmitted>) -> Option<FieldProblem> {
     })
 }
 
-fn of_status(status: &ExportStatus) -> Vec<FieldProblem> {
+pub(super) fn of_status(status: &ExportStatus) -> Vec<FieldProblem> {
     let problem = |reason, message: &str| Some(FieldProblem::new("", reason, message));
     let of_validity = match status.valid {
         Valid::Valid => None,

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, ServiceExport, ServiceFacts, ServiceType};
+use portolan_catalog::{Catalog, ObjectKey, ServiceExport, ServiceFacts, ServiceType};
 use portolan_federate::imports::{self as federate, Candidate, ImportName, Member, World};
 use portolan_federate::merge::{Affinity, Export, ImportKind, Port};
 use portolan_model::{Families, Family};
@@ -40,10 +40,19 @@ fn is_gateway(cluster: &Cluster) -> bool {
 impl Federation {
     /// Everything that the plan depends on.
     pub(super) fn world(&self, catalog: &Catalog) -> World<'_> {
+        self.world_of(catalog, |_, _| true)
+    }
+
+    /// As [`Self::world`], with the exports that have such a cluster and name only.
+    pub(super) fn world_of(
+        &self,
+        catalog: &Catalog,
+        is_in: impl Fn(&Arc<str>, &Arc<str>) -> bool,
+    ) -> World<'_> {
         let members = self.objects.members().into_iter();
         let members = members.filter_map(|(name, cluster)| {
             let (name, state) = self.states.get_key_value(name)?;
-            let mut member = self.member(catalog, name, cluster);
+            let mut member = self.member(catalog, name, cluster, &is_in);
             member.lost = state.lost;
             Some((Arc::clone(name), member))
         });
@@ -54,18 +63,33 @@ impl Federation {
         }
     }
 
-    fn member(&self, catalog: &Catalog, name: &Arc<str>, cluster: &Cluster) -> Member {
+    fn member(
+        &self,
+        catalog: &Catalog,
+        name: &Arc<str>,
+        cluster: &Cluster,
+        is_in: impl Fn(&Arc<str>, &Arc<str>) -> bool,
+    ) -> Member {
         let id: Arc<str> = cluster.id.as_str().into();
-        let exports = catalog.exports(name).map(|export| {
+        let exports = catalog.exports(name);
+        let exports = exports.filter(|export| is_in(name, &export.key.name));
+        let exports = exports.map(|export| {
             let name = ImportName {
                 namespace: Arc::clone(&export.key.namespace),
                 name: Arc::clone(&export.key.name),
             };
             (name, candidate(&id, export))
         });
-        let of_cluster = self.kept.iter().filter(|(key, _)| key.cluster == *name);
+        let first = ObjectKey {
+            cluster: Arc::clone(name),
+            namespace: Arc::default(),
+            name: Arc::default(),
+        };
+        let of_cluster = self.kept.range(first..);
+        let of_cluster = of_cluster.take_while(|(key, _)| key.cluster == *name);
         let winners = of_cluster
-            .filter_map(|(key, kept)| Some((import_name(key)?, Arc::clone(kept.winner.as_ref()?))));
+            .filter_map(|(key, kept)| Some((import_name(key)?, Arc::clone(kept.winner.as_ref()?))))
+            .filter(|(import, _)| is_in(name, &import.name));
         let ranges = cluster.network.cluster_set_ips.iter();
         let ranges = ranges.filter(|_| !is_gateway(cluster));
         let quota = self.set.quota.exports_per_cluster;

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The centre's memory and the cost of its events, for clusters that share their Services.
+//!
+//! Run by `make bench-federation`. Each figure is one line. Times are processor time of one thread,
+//! and are meaningful only relative to one another. Nothing is sent: objects go in, and encoded
+//! changes of tables come out.
+
+#![allow(clippy::print_stdout, reason = "its purpose")]
+
+#[path = "../event_cost/figures.rs"]
+mod figures;
+mod world;
+
+use std::time::Duration;
+
+use figures::{goal, prepare, processor_time};
+use peak_alloc::PeakAlloc;
+use portolan_select::Pipeline;
+use world::{Shape, World, allocate};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+const ROUNDS: usize = 3;
+const EVENTS: usize = 1_000;
+
+/// A federation as large as a centre must hold: clusters, Services of each, endpoints of each.
+const LARGE: World = World {
+    shape: Shape::LocalFirst,
+    clusters: 50,
+    services: 2_000,
+    endpoints: 10,
+};
+
+fn main() {
+    let (large, full) = weigh(LARGE);
+    let half = World {
+        clusters: LARGE.clusters / 2,
+        ..LARGE
+    };
+    let mut pipelines = [(half, half.filled()), (LARGE, large)];
+    let [before, cost] = least(&mut pipelines);
+    let microseconds = cost.as_secs_f64() * 1e6;
+    goal("event_cost_local_first", microseconds, "us", "<=", 20.0);
+    let growth = ratio(cost, before);
+    goal("event_cost_doubling_clusters", growth, "x", "<=", 1.3);
+    let [_, (world, mut pipeline)] = pipelines;
+    let export = exports(world, &mut pipeline);
+    println!("figure export_cost {:.1} ms", export.as_secs_f64() * 1e3);
+    goal(
+        "full_recompute_over_export",
+        ratio(full, export),
+        "x",
+        ">=",
+        100.0,
+    );
+    loss("local_first", world, &mut pipeline);
+    drop(pipeline);
+
+    // Every event changes the imports of all clusters, so fewer Services take as long.
+    let spread = World {
+        shape: Shape::Spread,
+        services: 200,
+        ..LARGE
+    };
+    let mut pipelines = [(spread, spread.filled())];
+    let [cost] = least(&mut pipelines);
+    let each = cost.as_secs_f64() * 1e6 / num(spread.clusters);
+    println!("figure event_cost_spread {each:.2} us for each import");
+    let [(world, mut pipeline)] = pipelines;
+    loss("spread", world, &mut pipeline);
+    drop(pipeline);
+
+    let distinct = World {
+        shape: Shape::Distinct,
+        services: 20,
+        ..LARGE
+    };
+    let mut pipelines = [(distinct, distinct.filled())];
+    let [cost] = least(&mut pipelines);
+    let each = cost.as_secs_f64() * 1e6 / num(distinct.clusters);
+    println!("figure event_cost_distinct {each:.2} us for each import");
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn num(count: usize) -> f64 {
+    count as f64
+}
+
+fn ratio(one: Duration, other: Duration) -> f64 {
+    one.as_secs_f64() / other.as_secs_f64()
+}
+
+/// Heap for each endpoint of all clusters, and the time to compute all tables, which is what an
+/// event costs without incremental computation.
+fn weigh(world: World) -> (Pipeline, Duration) {
+    let before = MEMORY.current_usage();
+    let mut pipeline = world.load();
+    let start = processor_time();
+    pipeline.flush();
+    allocate(&mut pipeline);
+    let delta = pipeline.flush();
+    let took = processor_time() - start;
+    let records = delta.records.len();
+    assert_eq!(records, world.clusters * world.services, "not all imports");
+    drop(delta);
+    let weight = MEMORY.current_usage() - before;
+    let each = num(weight) / num(world.endpoints());
+    goal("heap_per_endpoint", each, "bytes", "<=", 500.0);
+    goal("cold_start", took.as_secs_f64(), "s", "<=", 60.0);
+    (pipeline, took)
+}
+
+/// The least mean cost of an event of each federation.
+fn least<const N: usize>(pipelines: &mut [(World, Pipeline); N]) -> [Duration; N] {
+    let mut least = [Duration::MAX; N];
+    for round in 0..ROUNDS {
+        // The sizes alternate, so that other load on the machine affects all alike.
+        for ((world, pipeline), least) in pipelines.iter_mut().zip(&mut least) {
+            *least = events(*world, pipeline, round).min(*least);
+        }
+    }
+    least
+}
+
+/// The mean cost of events, each of which is computed and encoded on its own.
+fn events(world: World, pipeline: &mut Pipeline, round: usize) -> Duration {
+    let numbers = round * EVENTS..(round + 1) * EVENTS;
+    let changes: Vec<_> = numbers.map(|number| world.event(number)).collect();
+    let start = processor_time();
+    for change in changes {
+        pipeline.apply(change);
+        let delta = pipeline.flush();
+        assert!(prepare(&delta) > 0, "an event that changes nothing");
+    }
+    (processor_time() - start) / u32::try_from(EVENTS).unwrap_or(u32::MAX)
+}
+
+/// The mean cost of an export that goes or comes.
+fn exports(world: World, pipeline: &mut Pipeline) -> Duration {
+    const CHANGES: u32 = 20;
+    let start = processor_time();
+    for service in 0..CHANGES / 2 {
+        for change in world.export_goes_and_comes(service as usize) {
+            pipeline.apply(change);
+            pipeline.wanted();
+            prepare(&pipeline.flush());
+        }
+    }
+    (processor_time() - start) / CHANGES
+}
+
+/// Loses a cluster, and has it again.
+fn loss(shape: &str, world: World, pipeline: &mut Pipeline) {
+    for (what, lost) in [("loss", Some(0)), ("return", None)] {
+        let start = processor_time();
+        pipeline.set_states(world.states(lost));
+        let delta = pipeline.flush();
+        let bytes = prepare(&delta);
+        let took = (processor_time() - start).as_secs_f64();
+        let name = format!("{what}_of_a_cluster_{shape}");
+        goal(&name, took, "s", "<=", 1.0);
+        println!(
+            "figure {name}_bytes {} bytes for each cluster",
+            bytes / world.clusters
+        );
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The plan after a change of some exports, and what is kept of imports.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portolan_catalog::{Catalog, ObjectKey};
+
+use super::export::{object, of_status};
+use super::{Federation, ImportHere, ImportName, Kept, import_key, service_key};
+
+/// Which clusters have sent their objects.
+struct Known {
+    /// The ids of those that have not.
+    awaited: BTreeSet<Arc<str>>,
+    /// Whether all members have.
+    all: bool,
+}
+
+impl Federation {
+    /// Computes the part of the plan that some exports affect.
+    pub(super) fn renew(&mut self, catalog: &Catalog, exports: &BTreeSet<ObjectKey>) {
+        if self.objects.clusters.is_empty() {
+            return;
+        }
+        let mut plan = std::mem::take(&mut self.plan);
+        let clusters = exports.iter().map(|key| Arc::clone(&key.cluster));
+        let clusters: BTreeSet<_> = clusters.collect();
+        let mut names: BTreeSet<_> = exports.iter().map(|key| Arc::clone(&key.name)).collect();
+        let of = |names: &BTreeSet<Arc<str>>, cluster: &Arc<str>, name: &Arc<str>| {
+            clusters.contains(cluster) || names.contains(name)
+        };
+        let world = self.world_of(catalog, |cluster, name| of(&names, cluster, name));
+        names.extend(plan.restated(&world, &clusters));
+        let world = self.world_of(catalog, |cluster, name| of(&names, cluster, name));
+        let renewal = plan.renew(&world, &clusters, &names);
+        self.plan = plan;
+        let imports = renewal.imports.iter();
+        let imports = imports.map(|(cluster, name)| import_key(cluster, name));
+        let imports: BTreeSet<ObjectKey> = imports.collect();
+        if imports.is_empty() && !renewal.has_news {
+            return;
+        }
+        self.wanted_changed |= !imports.is_empty();
+        self.objects_changed = true;
+        let known = self.known();
+        for key in &imports {
+            self.keep(key, &known);
+        }
+        self.dirty.extend(imports);
+        let touched = renewal.exports.iter();
+        let touched = touched.map(|(cluster, name)| service_key(cluster, name));
+        let touched: BTreeSet<ObjectKey> = touched.collect();
+        self.note_importers(&touched, &names);
+        for key in &touched {
+            self.check_status(key);
+        }
+        self.unchecked.extend(touched);
+    }
+
+    /// Notes the imports that use these exports, which are all with these names.
+    fn note_importers(&mut self, exports: &BTreeSet<ObjectKey>, names: &BTreeSet<Arc<str>>) {
+        for export in exports {
+            self.importers.remove(export);
+        }
+        for (importing, name, here) in self.plan.imports_of(names) {
+            for (exporting, source) in &here.sources {
+                let importers = self.importers.entry(service_key(exporting, source));
+                importers.or_default().insert(import_key(importing, name));
+            }
+        }
+    }
+
+    /// Notes what the plan says about an export. Its endpoints are checked later.
+    fn check_status(&mut self, key: &ObjectKey) {
+        let name = ImportName {
+            namespace: Arc::clone(&key.namespace),
+            name: Arc::clone(&key.name),
+        };
+        let status = self.plan.exports.get(&key.cluster);
+        let status = status.and_then(|exports| exports.get(&name));
+        let found = status.map(of_status).unwrap_or_default();
+        let before = self.problems.remove(&object(key)).unwrap_or_default();
+        self.problems_changed |= before != found;
+        if !found.is_empty() {
+            self.problems.insert(object(key), found);
+        }
+    }
+
+    fn known(&self) -> Known {
+        let is_known = |name: &str| self.states.contains_key(name);
+        let clusters = self.objects.clusters.values();
+        let awaited = clusters.filter(|cluster| !is_known(&cluster.meta.name));
+        Known {
+            awaited: awaited.map(|it| Arc::from(it.id.as_str())).collect(),
+            all: self.objects.members().into_keys().all(is_known),
+        }
+    }
+
+    /// Notes the winner of each import. One that is a member and has not sent its objects yet stays the
+    /// winner: it may still export the Service.
+    pub(super) fn note_winners(&mut self) {
+        let known = self.known();
+        let mut keys = self.keys();
+        keys.extend(self.kept.keys().cloned());
+        for key in keys {
+            self.keep(&key, &known);
+        }
+    }
+
+    /// Keeps what an import has now, or what is left of one that is gone.
+    fn keep(&mut self, key: &ObjectKey, known: &Known) {
+        let before = self.kept.get(key);
+        let kept = match self.here(key) {
+            Some(here) => Some(of_import(before, here, known)),
+            None => before.and_then(|before| of_gone_import(before, known)),
+        };
+        if before == kept.as_ref() {
+            return;
+        }
+        self.kept_changed = true;
+        match kept {
+            Some(kept) => self.kept.insert(key.clone(), kept),
+            None => self.kept.remove(key),
+        };
+    }
+}
+
+fn of_import(before: Option<&Kept>, here: &ImportHere, known: &Known) -> Kept {
+    let mut kept = before.cloned().unwrap_or_default();
+    // As long as a member is unknown, its export may be the oldest.
+    let winner = kept.winner.as_ref();
+    let is_kept = winner.is_some_and(|id| known.awaited.contains(id));
+    if !is_kept && known.all {
+        kept.winner = Some(Arc::clone(&here.import.winner));
+    }
+    kept.clusters.retain(|id| known.awaited.contains(id));
+    kept.clusters.extend(here.import.clusters.iter().cloned());
+    kept
+}
+
+/// The addresses of imports that are gone, or not there yet, are the allocator's to forget.
+fn of_gone_import(before: &Kept, known: &Known) -> Option<Kept> {
+    let winner = before.winner.clone();
+    let winner = winner.filter(|id| known.awaited.contains(id));
+    if winner.is_none() && before.ips.is_empty() {
+        return None;
+    }
+    let mut kept = before.clone();
+    kept.winner = winner;
+    kept.clusters.retain(|id| known.awaited.contains(id));
+    Some(kept)
+}
