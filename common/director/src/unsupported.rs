@@ -14,13 +14,12 @@ use crate::{Director, LoadBalancer, Packets};
 #[must_use]
 pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
     let mut found = unsupported_anywhere(balancer);
-    found.extend(node_selector(balancer, "give each host its own files"));
+    if !balancer.node_selector.is_empty() {
+        let message =
+            "not supported here: give each host its own files, or serve them all by a controller";
+        found.push(("spec.nodeSelector".to_owned(), message.to_owned()));
+    }
     found
-}
-
-fn node_selector(balancer: &LoadBalancer, why: &str) -> Option<(String, String)> {
-    let message = format!("not supported here: {why}");
-    (!balancer.node_selector.is_empty()).then(|| ("spec.nodeSelector".to_owned(), message))
 }
 
 fn unsupported_anywhere(balancer: &LoadBalancer) -> Vec<(String, String)> {
@@ -71,15 +70,8 @@ fn unsupported_anywhere(balancer: &LoadBalancer) -> Vec<(String, String)> {
     found
 }
 
-/// Like [`unsupported`] in the files of a controller.
-#[must_use]
-pub fn unsupported_from_afar(balancer: &LoadBalancer) -> Vec<(String, String)> {
-    let mut found = unsupported_in_fleet(balancer);
-    found.extend(node_selector(balancer, "only in etcd, with the Nodes"));
-    found
-}
-
-/// Like [`unsupported`] in the etcd of a fleet: hosts run programs from their own files alone.
+/// Like [`unsupported`] in the files of a controller and in the etcd of a fleet: hosts run programs from their own
+/// files alone.
 #[must_use]
 pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
     let mut found = unsupported_anywhere(balancer);
@@ -191,8 +183,6 @@ spec:
         let mut expected = expected[..4].to_vec();
         expected.push("spec.hooks.onQuorum");
         assert_eq!(fields(unsupported_in_fleet(&parsed(text))), expected);
-        expected.push("spec.nodeSelector");
-        assert_eq!(fields(unsupported_from_afar(&parsed(text))), expected);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod deletions;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;
+mod groups;
 mod held;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
