@@ -91,13 +91,7 @@ pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
 #[must_use]
 pub fn unsupported_of_director(director: &Director) -> Vec<(String, String)> {
     let default = Director::new(director.name.as_str());
-    named(&[
-        ("spec.marks", director.marks != default.marks),
-        (
-            "spec.checksOnStandby",
-            director.checks_on_standby != default.checks_on_standby,
-        ),
-    ])
+    named(&[("spec.marks", director.marks != default.marks)])
 }
 
 /// Like [`unsupported_of_director`] in the files of a controller, which sends no settings to hosts.
@@ -116,6 +110,10 @@ pub fn unsupported_without_host(director: &Director) -> Vec<(String, String)> {
         (
             "spec.announceTable",
             director.announce_table != default.announce_table,
+        ),
+        (
+            "spec.checksOnStandby",
+            director.checks_on_standby != default.checks_on_standby,
         ),
         (
             "spec.maintenanceDirectory",
@@ -194,9 +192,15 @@ spec:
         assert!(unsupported_without_host(&director).is_empty());
         director.sync = Some(crate::Sync::new("eth1"));
         director.timeouts.udp = Some(std::time::Duration::from_secs(30));
+        director.checks_on_standby = false;
         director.scripts.user = Some("nobody".to_owned());
         assert!(unsupported_of_director(&director).is_empty());
-        let expected = ["spec.sync", "spec.timeouts", "spec.scripts"];
+        let expected = [
+            "spec.sync",
+            "spec.timeouts",
+            "spec.checksOnStandby",
+            "spec.scripts",
+        ];
         assert_eq!(fields(unsupported_without_host(&director)), expected);
     }
 }

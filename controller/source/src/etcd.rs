@@ -24,7 +24,6 @@ use crate::kubernetes::Stats;
 use feed::Feed;
 use follow::Follower;
 
-pub use crate::groups::LabelledNode;
 pub use decode::{Decoded, decode};
 pub use portolan_etcd::Connection;
 
