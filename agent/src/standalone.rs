@@ -315,7 +315,12 @@ mod tests {
             guard: GuardConfig::default(),
             state_dir: directory.to_owned(),
             readings: watch::Sender::default(),
-            director: HostDirector::new(HostFlags::default(), directory, Programs::default()),
+            director: HostDirector::new(
+                HostFlags::default(),
+                directory,
+                Programs::default(),
+                watch::Sender::default(),
+            ),
             hooks: watch::Sender::default(),
         };
         Standalone::new(config, tables, held, Arc::default())

@@ -141,7 +141,12 @@ fn measure(port: u16) -> std::io::Result<Measured> {
         let (_wanted, wanted) = watch::channel(wanted(port));
         let (_overrides, overrides) = watch::channel(Overrides::new());
         let clock = Clock::new("", Duration::ZERO);
-        let inputs = Inputs { wanted, overrides };
+        let (_, suspended) = watch::channel(false);
+        let inputs = Inputs {
+            wanted,
+            overrides,
+            suspended,
+        };
         let settings = Settings::default();
         let (engine, handle) = Engine::new(Context::default(), settings, clock, inputs, None);
         let token = CancellationToken::new();

@@ -8,6 +8,7 @@ mod publish;
 mod runs;
 mod settings;
 mod start;
+mod suspend;
 #[cfg(test)]
 mod tests;
 
@@ -70,6 +71,8 @@ pub struct Inputs<K: Ord> {
     pub wanted: watch::Receiver<Wanted<K>>,
     /// States that operators gave backends.
     pub overrides: watch::Receiver<Overrides<K>>,
+    /// Whether no probe is to run, and every backend keeps its state.
+    pub suspended: watch::Receiver<bool>,
 }
 
 /// What the engine tells. All of it may be cloned and read at any time.
@@ -97,6 +100,7 @@ pub struct Engine<K: Ord> {
     /// The values of the inputs that are in force.
     wanted: Wanted<K>,
     overrides: Overrides<K>,
+    is_suspended: bool,
     /// States of the last run, until there are load balancers: they are of no use for those that come later.
     restored: Option<Saved<K>>,
     balancers: BTreeMap<K, Balancer>,
@@ -138,6 +142,7 @@ impl<K: Key> Engine<K> {
             inputs,
             wanted: Wanted::new(),
             overrides: Overrides::new(),
+            is_suspended: false,
             restored,
             balancers: BTreeMap::new(),
             runs: Runs::new(),
@@ -152,10 +157,11 @@ impl<K: Key> Engine<K> {
     /// Probes until the token is cancelled, and then publishes the states once more to be saved.
     /// Probes that run at that time are dropped.
     pub async fn run(mut self, token: CancellationToken) {
+        self.take_suspended();
         self.take_overrides();
         self.take_wanted();
         self.publisher.publish(&mut self.balancers);
-        let mut open = (true, true);
+        let mut open = (true, true, true);
         loop {
             let next_start = self.start();
             let wake = next_start.into_iter().chain(self.publisher.wake()).min();
@@ -173,6 +179,10 @@ impl<K: Key> Engine<K> {
                     self.expire(expired.into_inner());
                 }
                 () = sleep => self.tick(),
+                changed = self.inputs.suspended.changed(), if open.2 => {
+                    open.2 = changed.is_ok();
+                    self.take_suspended();
+                }
                 changed = self.inputs.wanted.changed(), if open.0 => {
                     open.0 = changed.is_ok();
                     self.take_wanted();
@@ -188,6 +198,8 @@ impl<K: Key> Engine<K> {
 
     /// Takes the load balancers that changed.
     fn take_wanted(&mut self) {
+        // Both may have changed: the first probes of new backends must not come before a suspension.
+        self.take_suspended();
         let new = self.inputs.wanted.borrow_and_update().clone();
         let old = std::mem::replace(&mut self.wanted, new.clone());
         let instant = Instant::now();
@@ -290,7 +302,8 @@ impl<K: Key> Engine<K> {
             let Ok(id) = next else {
                 return next.err();
             };
-            if let Some(run) = self.runs.get(id) {
+            if let Some(run) = self.runs.get_mut(id) {
+                run.is_running = true;
                 self.flights.push(self.starter.start(id, run, now));
             }
         }
@@ -301,16 +314,21 @@ impl<K: Key> Engine<K> {
     fn land(&mut self, landed: Landed) {
         let instant = Instant::now();
         let landed = self.starter.landed(landed, instant);
-        let Some(run) = self.runs.get(landed.id) else {
+        let Some(run) = self.runs.get_mut(landed.id) else {
             return;
         };
+        run.is_running = false;
+        if self.is_suspended {
+            return;
+        }
+        let subscribers = run.subscribers.clone();
         let now = self.clock.at(instant);
         let mut next = None;
         for Subscriber {
             balancer: key,
             backend,
             check,
-        } in run.subscribers.clone()
+        } in subscribers
         {
             let Some(balancer) = self.balancers.get_mut(&key) else {
                 continue;
@@ -350,7 +368,11 @@ impl<K: Key> Engine<K> {
         self.publisher.work(&mut self.balancers);
     }
 
+    /// Sets the time of a run's next probe; none while they are suspended.
     fn schedule(&mut self, id: RunId, due: Instant) {
+        if self.is_suspended {
+            return;
+        }
         if let Some(run) = self.runs.get_mut(id) {
             run.due = due;
             run.timer = Some(self.timers.insert_at(id, due));

@@ -25,7 +25,13 @@
 //! // Whoever computes the table sends what is wanted; each send costs what has changed.
 //! let (wanted, wanted_receiver) = watch::channel(Wanted::<Key>::new());
 //! let (overrides, overrides_receiver) = watch::channel(Overrides::<Key>::new());
-//! let inputs = Inputs { wanted: wanted_receiver, overrides: overrides_receiver };
+//! // A director on standby may suspend its probes.
+//! let (suspended, suspended_receiver) = watch::channel(false);
+//! let inputs = Inputs {
+//!     wanted: wanted_receiver,
+//!     overrides: overrides_receiver,
+//!     suspended: suspended_receiver,
+//! };
 //!
 //! // A damaged file is told to the operator; the backends are probed anew.
 //! let saved: Option<Saved<Key>> = file.load().unwrap_or_default();
@@ -51,7 +57,7 @@
 //! token.cancel();
 //! engine.await.unwrap();
 //! keeper.await.unwrap();
-//! # drop((wanted, overrides, old));
+//! # drop((wanted, overrides, suspended, old));
 //! # }
 //! ```
 

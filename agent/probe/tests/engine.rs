@@ -71,7 +71,12 @@ async fn servers_go_and_come_back_and_the_file_has_their_states() {
     let wanted: Wanted<u8> = [(1, Arc::new(balancer(&[a, b])))].into_iter().collect();
     let (_wanted, wanted) = watch::channel(wanted);
     let (_overrides, overrides) = watch::channel(Overrides::new());
-    let inputs = Inputs { wanted, overrides };
+    let (_, suspended) = watch::channel(false);
+    let inputs = Inputs {
+        wanted,
+        overrides,
+        suspended,
+    };
     let clock = Clock::new("boot", Duration::from_secs(1));
     let (engine, mut handle) =
         Engine::new(Context::default(), Settings::default(), clock, inputs, None);

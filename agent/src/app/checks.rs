@@ -50,6 +50,7 @@ pub(super) fn check_backends(
         state_file,
         overrides,
         programs,
+        suspended,
     } = backends::start(tables, args.source, &args.state_dir);
     let ending = || vital.ending.clone();
     vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
@@ -84,7 +85,7 @@ pub(super) fn check_backends(
     Checked {
         tables,
         overviews,
-        director: start_director(args, &commands, programs, vital),
+        director: start_director(args, &commands, (programs, suspended), vital),
         commands,
         hooks: hooks_out,
         health,
@@ -95,10 +96,10 @@ pub(super) fn check_backends(
 fn start_director(
     args: &RunArgs,
     commands: &Commands,
-    programs: Programs,
+    (programs, suspended): (Programs, watch::Sender<bool>),
     vital: &Vital,
 ) -> HostDirector {
-    let director = HostDirector::new(args.host_flags(), &args.state_dir, programs);
+    let director = HostDirector::new(args.host_flags(), &args.state_dir, programs, suspended);
     let backends = commands.store.clone();
     let maintained = backends.keep_maintenance(director.maintenance(), vital.ending.clone());
     vital.spawn("maintenance of backends", maintained);

@@ -198,7 +198,12 @@ pub(crate) mod tests {
         };
         let (_wanted, wanted) = watch::channel(Wanted::from_iter([(key, Arc::new(balancer))]));
         let (_overrides, overrides) = watch::channel(Overrides::new());
-        let inputs = Inputs { wanted, overrides };
+        let (_, suspended) = watch::channel(false);
+        let inputs = Inputs {
+            wanted,
+            overrides,
+            suspended,
+        };
         let clock = Clock::new("boot", std::time::Duration::ZERO);
         let (engine, mut handle) = Engine::new(Well, Settings::default(), clock, inputs, None);
         tokio::spawn(engine.run(CancellationToken::new()));

@@ -83,6 +83,8 @@ pub(crate) struct Started {
     pub(crate) overrides: OverrideStore,
     /// Rules for programs that checks start.
     pub(crate) programs: Programs,
+    /// Whether no check is to run, and every backend keeps its state.
+    pub(crate) suspended: watch::Sender<bool>,
 }
 
 /// Prepares the checks of the tables' backends. States of the last run are in `state_dir`. Only tables from files of
@@ -97,9 +99,11 @@ pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started
         None
     });
     let clock = Clock::new(&boot_id(), since_boot());
+    let (suspended, suspended_receiver) = watch::channel(false);
     let inputs = Inputs {
         wanted: wanted_receiver,
         overrides: overrides_receiver,
+        suspended: suspended_receiver,
     };
     let programs = Programs::waiting();
     let prober = HostProber {
@@ -127,6 +131,7 @@ pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started
         state_file,
         overrides,
         programs,
+        suspended,
     }
 }
 

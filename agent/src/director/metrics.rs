@@ -80,6 +80,7 @@ pub(crate) mod tests {
             HostFlags::default(),
             Path::new("/proc/portolan-none"),
             Programs::default(),
+            Default::default(),
         );
         let mut director = Director::new("lb1");
         director.vips.role = role;
@@ -135,6 +136,7 @@ pub(crate) mod tests {
             HostFlags::default(),
             Path::new("/proc/portolan-none"),
             Programs::default(),
+            Default::default(),
         );
         assert!(!page(DirectorCollector(host)).contains("director_active"));
     }

@@ -62,6 +62,8 @@ struct Inner {
     flags: HostFlags,
     state_dir: PathBuf,
     programs: Programs,
+    /// Whether checks of backends are suspended.
+    suspended: watch::Sender<bool>,
     state: Mutex<State>,
     asked: watch::Sender<Option<Asked>>,
     done: watch::Sender<Done>,
@@ -110,12 +112,19 @@ pub(crate) fn follow_scripts(programs: &Programs, scripts: &Scripts) {
 }
 
 impl HostDirector {
-    /// The director of a host whose files are not read yet.
-    pub(crate) fn new(flags: HostFlags, state_dir: &Path, programs: Programs) -> Self {
+    /// The director of a host whose files are not read yet. It rules the start of programs, and suspends the checks of
+    /// backends.
+    pub(crate) fn new(
+        flags: HostFlags,
+        state_dir: &Path,
+        programs: Programs,
+        suspended: watch::Sender<bool>,
+    ) -> Self {
         Self(Arc::new(Inner {
             flags,
             state_dir: state_dir.to_owned(),
             programs,
+            suspended,
             state: Mutex::new(State {
                 director: None,
                 activity: load_role(state_dir),
@@ -203,6 +212,12 @@ impl HostDirector {
             return false;
         };
         let host = host_of(director, &self.0.flags, state.activity);
+        let suspends = !director.checks_on_standby && !host.is_active;
+        self.0.suspended.send_if_modified(|suspended| {
+            let is_other = *suspended != suspends;
+            *suspended = suspends;
+            is_other
+        });
         self.0.asked.send_if_modified(|asked| {
             if asked.as_ref().is_some_and(|asked| *asked.host == host) {
                 return false;

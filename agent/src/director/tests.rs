@@ -15,7 +15,12 @@ fn director(change: impl FnOnce(&mut Director)) -> Arc<Director> {
 }
 
 fn by_command(state_dir: &Path) -> HostDirector {
-    let this = HostDirector::new(HostFlags::default(), state_dir, Programs::default());
+    let this = HostDirector::new(
+        HostFlags::default(),
+        state_dir,
+        Programs::default(),
+        watch::Sender::default(),
+    );
     assert!(this.follow(director(|director| director.vips.role = Role::Command)));
     this
 }
@@ -41,9 +46,47 @@ fn a_commanded_role_outlives_the_agent() {
 }
 
 #[test]
+fn checks_are_suspended_on_standby_alone_and_if_the_object_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let suspended = watch::Sender::new(false);
+    let this = HostDirector::new(
+        HostFlags::default(),
+        dir.path(),
+        Programs::default(),
+        suspended.clone(),
+    );
+    let mut changes = suspended.subscribe();
+    let follow = |role, checks_on_standby| {
+        this.follow(director(|director| {
+            director.vips.role = role;
+            director.checks_on_standby = checks_on_standby;
+        }));
+        *suspended.borrow()
+    };
+    assert!(!follow(Role::Command, true), "on standby, with checks");
+    assert!(!changes.has_changed().unwrap(), "nothing is new");
+    assert!(follow(Role::Command, false), "on standby, without checks");
+    assert!(!follow(Role::Always, false), "always active");
+    assert!(follow(Role::Command, false));
+    this.take(Activity::Active).unwrap();
+    assert!(!*suspended.borrow());
+    changes.mark_unchanged();
+    this.take(Activity::Active).unwrap();
+    assert!(!changes.has_changed().unwrap());
+    this.take(Activity::Standby).unwrap();
+    assert!(*suspended.borrow());
+    assert!(!follow(Role::Command, true));
+}
+
+#[test]
 fn a_role_needs_a_director_that_follows_commands() {
     let dir = tempfile::tempdir().unwrap();
-    let this = HostDirector::new(HostFlags::default(), dir.path(), Programs::default());
+    let this = HostDirector::new(
+        HostFlags::default(),
+        dir.path(),
+        Programs::default(),
+        watch::Sender::default(),
+    );
     let error = this.take(Activity::Active).unwrap_err();
     assert!(matches!(error, RoleError::NoDirector), "{error}");
     assert!(this.follow(director(|_| {})));

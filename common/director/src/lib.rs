@@ -57,6 +57,5 @@ pub use records::records;
 pub use rules::{Already, Claims, taken};
 pub use schema::{schema, schema_text, strict_schema};
 pub use unsupported::{
-    unsupported, unsupported_from_afar, unsupported_in_fleet, unsupported_of_director,
-    unsupported_without_host,
+    unsupported, unsupported_in_fleet, unsupported_of_director, unsupported_without_host,
 };

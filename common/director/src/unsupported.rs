@@ -14,13 +14,12 @@ use crate::{Director, LoadBalancer, Packets};
 #[must_use]
 pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
     let mut found = unsupported_anywhere(balancer);
-    found.extend(node_selector(balancer, "give each host its own files"));
+    if !balancer.node_selector.is_empty() {
+        let message =
+            "not supported here: give each host its own files, or serve them all by a controller";
+        found.push(("spec.nodeSelector".to_owned(), message.to_owned()));
+    }
     found
-}
-
-fn node_selector(balancer: &LoadBalancer, why: &str) -> Option<(String, String)> {
-    let message = format!("not supported here: {why}");
-    (!balancer.node_selector.is_empty()).then(|| ("spec.nodeSelector".to_owned(), message))
 }
 
 fn unsupported_anywhere(balancer: &LoadBalancer) -> Vec<(String, String)> {
@@ -71,15 +70,8 @@ fn unsupported_anywhere(balancer: &LoadBalancer) -> Vec<(String, String)> {
     found
 }
 
-/// Like [`unsupported`] in the files of a controller.
-#[must_use]
-pub fn unsupported_from_afar(balancer: &LoadBalancer) -> Vec<(String, String)> {
-    let mut found = unsupported_in_fleet(balancer);
-    found.extend(node_selector(balancer, "only in etcd, with the Nodes"));
-    found
-}
-
-/// Like [`unsupported`] in the etcd of a fleet: hosts run programs from their own files alone.
+/// Like [`unsupported`] in the files of a controller and in the etcd of a fleet: hosts run programs from their own
+/// files alone.
 #[must_use]
 pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
     let mut found = unsupported_anywhere(balancer);
@@ -99,13 +91,7 @@ pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
 #[must_use]
 pub fn unsupported_of_director(director: &Director) -> Vec<(String, String)> {
     let default = Director::new(director.name.as_str());
-    named(&[
-        ("spec.marks", director.marks != default.marks),
-        (
-            "spec.checksOnStandby",
-            director.checks_on_standby != default.checks_on_standby,
-        ),
-    ])
+    named(&[("spec.marks", director.marks != default.marks)])
 }
 
 /// Like [`unsupported_of_director`] in the files of a controller, which sends no settings to hosts.
@@ -124,6 +110,10 @@ pub fn unsupported_without_host(director: &Director) -> Vec<(String, String)> {
         (
             "spec.announceTable",
             director.announce_table != default.announce_table,
+        ),
+        (
+            "spec.checksOnStandby",
+            director.checks_on_standby != default.checks_on_standby,
         ),
         (
             "spec.maintenanceDirectory",
@@ -191,8 +181,6 @@ spec:
         let mut expected = expected[..4].to_vec();
         expected.push("spec.hooks.onQuorum");
         assert_eq!(fields(unsupported_in_fleet(&parsed(text))), expected);
-        expected.push("spec.nodeSelector");
-        assert_eq!(fields(unsupported_from_afar(&parsed(text))), expected);
     }
 
     #[test]
@@ -204,9 +192,15 @@ spec:
         assert!(unsupported_without_host(&director).is_empty());
         director.sync = Some(crate::Sync::new("eth1"));
         director.timeouts.udp = Some(std::time::Duration::from_secs(30));
+        director.checks_on_standby = false;
         director.scripts.user = Some("nobody".to_owned());
         assert!(unsupported_of_director(&director).is_empty());
-        let expected = ["spec.sync", "spec.timeouts", "spec.scripts"];
+        let expected = [
+            "spec.sync",
+            "spec.timeouts",
+            "spec.checksOnStandby",
+            "spec.scripts",
+        ];
         assert_eq!(fields(unsupported_without_host(&director)), expected);
     }
 }

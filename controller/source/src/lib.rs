@@ -12,6 +12,7 @@ pub mod deletions;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;
+mod groups;
 mod held;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
@@ -24,6 +25,7 @@ mod sink;
 
 pub use contact::{Contact, ContactCollector, watch_contact};
 pub use file::FileProblem;
+pub use groups::LabelledNode;
 pub use held::{HeldDeletions, HeldKey};
 pub use names::NameSink;
 pub use problem_log::{ObjectProblem, ProblemLabels, ProblemLog};

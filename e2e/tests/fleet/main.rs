@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! A fleet whose objects are in a real etcd with certificates and passwords: `portolanctl apply` writes them,
-//! and the tables of the controller that follows them have them.
+//! and the tables of the controller that follows them have them. Or they are in the controller's files.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod etcd;
+mod files;
 mod health;
 
 use std::fs;

@@ -38,8 +38,10 @@ pub(super) struct Run<K> {
     pub(super) job: Arc<Job>,
     /// At least one.
     pub(super) subscribers: Vec<Subscriber<K>>,
-    /// Its place among the timers; `None` while it is queued or running.
+    /// Its place among the timers; `None` while it is queued, running or suspended.
     pub(super) timer: Option<delay_queue::Key>,
+    /// Whether a probe runs.
+    pub(super) is_running: bool,
     /// When it is, or was, to start.
     pub(super) due: Instant,
     /// When the engine noticed that it is due.
@@ -81,6 +83,10 @@ impl<K: Clone + Eq> Runs<K> {
 
     pub(super) fn get_mut(&mut self, id: RunId) -> Option<&mut Run<K>> {
         self.by_id.get_mut(&id)
+    }
+
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (RunId, &mut Run<K>)> {
+        self.by_id.iter_mut().map(|(id, run)| (*id, run))
     }
 
     /// Makes runs those of another configuration of a load balancer. What stays the same keeps its
@@ -134,6 +140,7 @@ impl<K: Clone + Eq> Runs<K> {
             job,
             subscribers: vec![subscriber],
             timer: None,
+            is_running: false,
             due: now,
             noticed: now,
         };

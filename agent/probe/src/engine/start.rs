@@ -19,6 +19,8 @@ use super::{Prober, Settings};
 
 /// First probes are spread over the interval, but over no longer time than this.
 const SPREAD: Duration = Duration::from_secs(5);
+/// After a suspension, the next probes are spread over no longer time than this: their states may be old.
+const SPREAD_AFTER_SUSPENSION: Duration = Duration::from_secs(1);
 /// Warnings that this machine keeps probes from their work are this far apart.
 const WARNINGS: Duration = Duration::from_secs(60);
 
@@ -79,6 +81,12 @@ impl Starter {
         timers.interval.min(SPREAD).mul_f64(self.random.f64())
     }
 
+    /// The delay of a probe after a suspension.
+    pub(super) fn soon(&mut self, timers: &Timers) -> Duration {
+        let spread = timers.interval.min(SPREAD_AFTER_SUSPENSION);
+        spread.mul_f64(self.random.f64())
+    }
+
     /// A delay with jitter: 10 % more or less.
     pub(super) fn jitter(&mut self, delay: Duration) -> Duration {
         delay.mul_f64(0.9 + 0.2 * self.random.f64())
@@ -86,6 +94,11 @@ impl Starter {
 
     pub(super) fn queue(&mut self, id: RunId, probe: &Probe) {
         self.lanes[lane(probe)].queue.push_back(id);
+    }
+
+    /// Forgets the runs that wait.
+    pub(super) fn clear(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.queue.clear());
     }
 
     /// Whether any run waits for its start.

@@ -6,3 +6,4 @@ mod limits;
 mod rig;
 mod schedule;
 mod state;
+mod suspend;

@@ -2,17 +2,15 @@
 
 //! The value of a key as an object: pure, by the parsers of files.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_catalog::{
-    FieldProblem, Kind, Node, Object, ObjectChange, ObjectKey, ObjectRef, Reason,
-};
+use portolan_catalog::{FieldProblem, Kind, Object, ObjectChange, ObjectKey, ObjectRef, Reason};
 use portolan_director::{
     Already, Director, File, LoadBalancer, Problem, parse, unsupported_in_fleet,
 };
 use portolan_etcd::Name;
 
+use crate::groups::{LabelledNode, labels_of};
 use crate::objects::{self, Scope};
 
 /// An object of the fleet.
@@ -24,17 +22,6 @@ pub enum Decoded {
     Director(Box<Director>),
     /// A Node.
     Node(Box<LabelledNode>),
-}
-
-/// A Node, and its labels, by which load balancers select it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LabelledNode {
-    /// The Node.
-    pub node: Node,
-    /// What is wrong with single fields of it.
-    pub problems: Vec<FieldProblem>,
-    /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
 }
 
 /// Reads the value of the key of an object.
@@ -128,20 +115,12 @@ fn node(name: &Name, text: &str, scope: &Scope) -> Result<Decoded, Vec<FieldProb
             Ok(Decoded::Node(Box::new(LabelledNode {
                 node,
                 problems,
-                labels: labels(&value),
+                labels: Arc::new(labels_of(&value)),
             })))
         }
         Some(ObjectChange::Refused { problems, .. }) => Err(problems),
         _ => Err(malformed("metadata.name", "missing".to_owned())),
     }
-}
-
-fn labels(node: &serde_json::Value) -> BTreeMap<String, String> {
-    let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
-    let text = |(name, value): (&String, &serde_json::Value)| {
-        Some((name.clone(), value.as_str()?.to_owned()))
-    };
-    labels.filter_map(text).collect()
 }
 
 fn other_object(name: &Name, kind: Option<&str>) -> FieldProblem {

@@ -15,7 +15,7 @@ use portolan_etcd::Name;
 use portolan_model::{ByRecord, Record};
 
 use super::decode::{Decoded, decode, reference};
-use super::groups::GroupedNodes;
+use crate::groups::GroupedNodes;
 use crate::objects::Scope;
 
 /// All objects of a fleet.
@@ -32,8 +32,6 @@ pub(super) struct Objects {
     /// The records that the catalog has; `None` before the first ones.
     told: Option<ByRecord<Record>>,
     nodes: GroupedNodes,
-    /// Refusals and deletions of Nodes that were not taken yet.
-    node_changes: Vec<ObjectChange>,
 }
 
 /// The key of one load balancer.
@@ -85,13 +83,11 @@ impl Objects {
                 self.others.insert(name);
             }
             Name::Node(_) => {
+                let object = reference(&name, &self.scope.cluster);
                 match decoded {
-                    Ok(Decoded::Node(node)) => self.nodes.put(name.clone(), *node),
+                    Ok(Decoded::Node(node)) => self.nodes.put(object, *node),
                     Ok(_) => return is_good,
-                    Err(problems) => self.node_changes.push(ObjectChange::Refused {
-                        object: reference(&name, &self.scope.cluster),
-                        problems,
-                    }),
+                    Err(problems) => self.nodes.refuse(object, problems),
                 }
                 self.others.insert(name);
             }
@@ -104,9 +100,7 @@ impl Objects {
         if self.balancers.remove(name).is_some() || self.others.remove(name) {
             self.note(name, Vec::new());
             if let Name::Node(_) = name {
-                let object = reference(name, &self.scope.cluster);
-                self.nodes.delete(name);
-                self.node_changes.push(ObjectChange::Delete(object));
+                self.nodes.delete(&reference(name, &self.scope.cluster));
             }
         }
     }
@@ -127,12 +121,11 @@ impl Objects {
 
     /// What has changed since the last call.
     pub(super) fn changes(&mut self) -> Vec<ObjectChange> {
-        let mut changes = std::mem::take(&mut self.node_changes);
         let records = self.admit();
         let in_force = self.balancers.values();
         let in_force = in_force.filter_map(|it| it.in_force.as_ref());
         let selectors = in_force.map(|it| &it.balancer.node_selector);
-        changes.extend(self.nodes.changes(selectors));
+        let mut changes = self.nodes.changes(selectors);
         for (object, problems) in &self.problems {
             if self.told_problems.get(object) != Some(problems) {
                 changes.push(ObjectChange::Problems {

@@ -412,8 +412,20 @@ async fn nodes_belong_to_the_groups_that_load_balancers_select() {
         record.is_for(rig.catalog.node_info(&node).unwrap())
     };
     assert_eq!((is_for("a"), is_for("b")), (true, false));
+    // A Node that cannot be read follows selectors with its last labels, and keeps its problem.
+    let bad = node("b", "core").replace("}}}", "}},\"spec\":{\"taints\":1}}");
+    rig.put("nodes/b", &bad).await;
+    rig.put(WEB, &selecting("core")).await;
+    assert_eq!(groups(&rig)[1], r#"b ["{\"role\":\"core\"}"]"#);
+    assert!(
+        rig.problems()[0].contains("Node b: spec.taints"),
+        "{:?}",
+        rig.problems()
+    );
+    rig.put(WEB, &selecting("edge")).await;
     // Labels change.
     rig.put("nodes/b", &node("b", "edge")).await;
+    assert!(rig.problems().is_empty(), "{:?}", rig.problems());
     assert_eq!(groups(&rig)[1], format!("b [{edge}]"));
     rig.put("nodes/a", &node("a", "core")).await;
     assert_eq!(groups(&rig)[0], "a []");

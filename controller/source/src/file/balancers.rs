@@ -2,18 +2,19 @@
 
 //! Load balancers in files: all of all files are one generation, which is in force as a whole or not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use portolan_director::{
-    Already, CheckDefaults, Director, Former, Generation, Hooks, ObjectName, Position, Problem,
-    parse_again,
+    Already, CheckDefaults, Director, Former, Generation, Hooks, LoadBalancer, ObjectName,
+    Position, Problem, parse_again,
 };
 use portolan_model::{ByRecord, Record};
 use tracing::warn;
 
 use super::problem::FileProblem;
+use crate::groups::Selector;
 
 /// API group of load balancers and directors.
 const API_GROUP: &str = "portolan.dev/";
@@ -54,6 +55,8 @@ pub(super) struct Balancers {
     pub(super) host: Option<Arc<str>>,
     /// The host's director in force.
     director: Option<Arc<Director>>,
+    /// The node selectors in force.
+    selectors: BTreeSet<Selector>,
     /// The hooks in force of this host's load balancers.
     hooks: Arc<HooksOf>,
     /// When it came into force, as `2026-01-02T03:04:05Z`.
@@ -102,6 +105,7 @@ impl Balancers {
             hooks: hooks
                 .map(|(name, hooks)| (name.clone(), hooks.clone()))
                 .collect(),
+            selectors: selectors(balancers),
             records: portolan_director::records(balancers, &defaults, cluster),
             director,
         })
@@ -110,6 +114,11 @@ impl Balancers {
     /// The host's director in force.
     pub(super) fn director(&self) -> Option<Arc<Director>> {
         self.director.clone()
+    }
+
+    /// The node selectors in force, each once.
+    pub(super) fn selectors(&self) -> impl Iterator<Item = &Selector> {
+        self.selectors.iter()
     }
 
     /// The hooks in force.
@@ -123,7 +132,9 @@ impl Balancers {
             records: generation,
             director,
             hooks,
+            selectors,
         } = read;
+        self.selectors = selectors;
         if hooks != *self.hooks {
             self.hooks = Arc::new(hooks);
         }
@@ -160,6 +171,13 @@ pub(super) struct Read {
     records: ByRecord<Record>,
     director: Option<Director>,
     hooks: HooksOf,
+    selectors: BTreeSet<Selector>,
+}
+
+fn selectors(balancers: &[LoadBalancer]) -> BTreeSet<Selector> {
+    let selectors = balancers.iter().map(|balancer| &balancer.node_selector);
+    let selectors = selectors.filter(|selector| !selector.is_empty());
+    selectors.cloned().collect()
 }
 
 fn is_declared(generation: &Generation, director: &Director) -> bool {
@@ -220,7 +238,7 @@ fn unsupported(generation: &Generation, file: &Path, host: Option<&str>) -> Vec<
         let object = format!("LoadBalancer {}", balancer.name);
         let fields = match host {
             Some(_) => portolan_director::unsupported(balancer),
-            None => portolan_director::unsupported_from_afar(balancer),
+            None => portolan_director::unsupported_in_fleet(balancer),
         };
         found.extend(fields.into_iter().map(|field| (object.clone(), field)));
     }

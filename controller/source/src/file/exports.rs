@@ -92,7 +92,7 @@ impl Exports {
             }
             let facts = match &*entry.converted {
                 Converted::Refused { .. } => last.remove(*key),
-                _ => entry.facts.clone(),
+                _ => entry.more.facts.clone(),
             };
             let facts = facts.map(|facts| (ObjectKey::clone(key), facts));
             self.facts.extend(facts);

@@ -20,6 +20,7 @@ use super::problem::FileProblem;
 use super::scan::{self, Reading, Seen};
 use crate::HeldDeletions;
 use crate::deletions::GuardConfig;
+use crate::groups::GroupedNodes;
 use crate::objects::{ProxyName, Scope};
 
 /// The result of reading the files.
@@ -55,6 +56,7 @@ pub struct Files {
     /// The records that DNS has, if it is on.
     told_names: Option<ToldNames>,
     balancers: Balancers,
+    nodes: GroupedNodes,
     /// What other clusters may import; `None` if nothing is shared.
     exports: Option<Exports>,
     /// Paths that cannot be listed.
@@ -99,6 +101,7 @@ impl Files {
             guards: None,
             told_names: None,
             balancers: Balancers::default(),
+            nodes: GroupedNodes::default(),
             exports: None,
             unlisted: Vec::new(),
             problems: Vec::new(),
@@ -305,7 +308,9 @@ impl Files {
         let names = told.map(|told| merged.names(told)).unwrap_or_default();
         let exports = self.exports.as_mut();
         let shared = exports.map(|exports| exports.of(merged.entries()));
-        let changes = merged.changes(shared.unwrap_or_default(), &mut self.told);
+        merged.tell_nodes(&mut self.nodes);
+        let mut changes = merged.changes(shared.unwrap_or_default(), &mut self.told);
+        changes.extend(self.nodes.changes(self.balancers.selectors()));
         // A path that is a missing file is reported twice.
         problems.sort();
         problems.dedup();

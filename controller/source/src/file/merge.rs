@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use portolan_catalog::{FieldProblem, ObjectChange, ObjectRef, Reason};
+use portolan_catalog::{FieldProblem, Kind, Object, ObjectChange, ObjectRef, Reason};
 
 use super::parse::FileEntry;
 use super::problem::{FileProblem, Found};
+use crate::groups::{GroupedNodes, LabelledNode};
 use crate::objects::{Converted, Names, removed};
 
 /// All objects, each as its first mention has it.
@@ -71,12 +72,38 @@ impl<'f> Merged<'f> {
         changes
     }
 
-    /// The changes for the catalog from `told` to this state with `more`, which becomes `told`.
+    /// Takes the Nodes, whose groups other objects decide.
+    pub(super) fn tell_nodes(&self, nodes: &mut GroupedNodes) {
+        let entries = self.entries.iter().filter(|(name, _)| is_node(name));
+        for (name, (_, entry)) in entries {
+            let name = ObjectRef::clone(name);
+            match &*entry.converted {
+                Converted::Put {
+                    object: Object::Node(node),
+                    problems,
+                } => nodes.put(
+                    name,
+                    LabelledNode {
+                        node: node.clone(),
+                        problems: problems.clone(),
+                        labels: Arc::clone(&entry.more.labels),
+                    },
+                ),
+                Converted::Refused { problems, .. } => nodes.refuse(name, problems.clone()),
+                Converted::Put { .. } | Converted::NotOurs(_) => nodes.delete(&name),
+            }
+        }
+        nodes.retain(|name| self.entries.contains_key(name));
+    }
+
+    /// The changes for the catalog from `told` to this state with `more`, which becomes `told`; without Nodes.
     pub(super) fn changes(self, more: Told, told: &mut Told) -> Vec<ObjectChange> {
         let mut now: Told = self
             .entries
             .into_iter()
-            .filter(|(_, (_, entry))| !matches!(*entry.converted, Converted::NotOurs(_)))
+            .filter(|(name, (_, entry))| {
+                !is_node(name) && !matches!(*entry.converted, Converted::NotOurs(_))
+            })
             .map(|(object, (_, entry))| (object.clone(), entry.converted))
             .collect();
         now.extend(more);
@@ -92,6 +119,10 @@ impl<'f> Merged<'f> {
         *told = now;
         changes
     }
+}
+
+fn is_node(name: &ObjectRef) -> bool {
+    name.kind == Kind::Node
 }
 
 /// The objects that DNS has.

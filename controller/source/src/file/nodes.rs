@@ -45,7 +45,7 @@ pub fn nodes(
                     let position = located.find(&problem.field);
                     let mut placed =
                         FileProblem::new(file, position, problem.field, problem.message);
-                    placed.line = placed.line.or_else(|| Some(document.first_line));
+                    placed.line = placed.line.or(Some(document.first_line));
                     placed
                 }));
             }

@@ -15,6 +15,7 @@ use super::document::{self, Document};
 use super::identify::identify;
 use super::problem::{FileProblem, Found};
 use super::syntax::{self, Located, SyntaxError};
+use crate::groups::labels_of;
 use crate::objects::{self, Converted, Names, Scope};
 
 /// The contents of a file.
@@ -41,8 +42,17 @@ pub(super) struct FileEntry {
     pub(super) converted: Arc<Converted>,
     /// The object's records input, if DNS is on.
     pub(super) names: Arc<Names>,
+    /// What else is read of it.
+    pub(super) more: More,
+}
+
+/// What is read of objects of one kind alone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct More {
     /// What an export needs of a Service, if Services are shared with other clusters.
     pub(super) facts: Option<Arc<ServiceFacts>>,
+    /// The labels of a Node.
+    pub(super) labels: Arc<BTreeMap<String, String>>,
 }
 
 /// Parses a file; with `names`, also objects that only DNS needs.
@@ -178,13 +188,16 @@ impl Parser<'_> {
 
     fn object_of_kind(&mut self, place: Place<'_>, value: &Value, kind: Kind, version: &str) {
         let mut names = Names::Refused;
-        let mut facts = None;
+        let mut more = More::default();
         let converted = if objects::is_version(kind, version) {
             if self.names {
                 names = objects::names(kind, value);
             }
             if self.scope.shares && kind == Kind::Service {
-                facts = objects::facts(value, self.scope);
+                more.facts = objects::facts(value, self.scope);
+            }
+            if kind == Kind::Node {
+                more.labels = Arc::new(labels_of(value));
             }
             objects::convert(kind, value, self.scope)
         } else {
@@ -198,7 +211,7 @@ impl Parser<'_> {
         match converted {
             Converted::NotOurs(_) => {
                 self.note_names(place, &names);
-                self.insert(place, converted, names, facts);
+                self.insert(place, converted, names, more);
             }
             Converted::Refused { object, problems } => {
                 let problems = self.place(place, problems);
@@ -207,7 +220,7 @@ impl Parser<'_> {
             Converted::Put { object, problems } => {
                 let problems = self.place(place, problems);
                 let problems = self.note(Some(&object.reference()), problems);
-                self.insert(place, Converted::Put { object, problems }, names, facts);
+                self.insert(place, Converted::Put { object, problems }, names, more);
             }
         }
     }
@@ -237,7 +250,8 @@ impl Parser<'_> {
         self.contents.torn |= object.is_none();
         let problems = self.note(object.as_ref(), problems);
         if object.is_some() {
-            self.insert(place, Converted::Refused { object, problems }, names, None);
+            let converted = Converted::Refused { object, problems };
+            self.insert(place, converted, names, More::default());
         }
     }
 
@@ -269,13 +283,7 @@ impl Parser<'_> {
     }
 
     /// The first mention counts.
-    fn insert(
-        &mut self,
-        place: Place<'_>,
-        converted: Converted,
-        names: Names,
-        facts: Option<Arc<ServiceFacts>>,
-    ) {
+    fn insert(&mut self, place: Place<'_>, converted: Converted, names: Names, more: More) {
         let Some(object) = converted.reference() else {
             return;
         };
@@ -285,7 +293,7 @@ impl Parser<'_> {
             is_carried: false,
             converted: Arc::new(converted),
             names: Arc::new(names),
-            facts,
+            more,
         };
         let first = match self.contents.entries.entry(object.clone()) {
             std::collections::btree_map::Entry::Vacant(vacant) => {

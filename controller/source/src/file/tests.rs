@@ -7,6 +7,7 @@ mod broken;
 mod deletions;
 mod exports;
 mod names;
+mod selectors;
 mod watching;
 
 use std::fs;

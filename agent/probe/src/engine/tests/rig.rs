@@ -141,6 +141,7 @@ pub(super) struct Rig {
     pub(super) world: World,
     pub(super) wanted: watch::Sender<Wanted<u32>>,
     pub(super) overrides: watch::Sender<Overrides<u32>>,
+    pub(super) suspended: watch::Sender<bool>,
     pub(super) handle: Handle<u32>,
     pub(super) start: Instant,
     token: CancellationToken,
@@ -161,9 +162,11 @@ impl Rig {
         let balancers = balancers.into_iter().map(Arc::new);
         let (wanted, wanted_receiver) = watch::channel((1u32..).zip(balancers).collect());
         let (overrides, overrides_receiver) = watch::channel(Overrides::new());
+        let (suspended, suspended_receiver) = watch::channel(false);
         let inputs = Inputs {
             wanted: wanted_receiver,
             overrides: overrides_receiver,
+            suspended: suspended_receiver,
         };
         let settings = Settings {
             seed: Some(7),
@@ -176,6 +179,7 @@ impl Rig {
             world,
             wanted,
             overrides,
+            suspended,
             handle,
             start: Instant::now(),
             task: tokio::spawn(engine.run(token.clone())),

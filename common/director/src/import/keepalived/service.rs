@@ -166,7 +166,8 @@ fn setting(draft: &mut Draft, statement: &Statement, service: &mut Gathered, dir
         }
         "ha_suspend" => {
             draft.director(director_name).checks_on_standby = Some(false);
-            statement.note(draft, Class::Same, "");
+            let difference = "checksOnStandby of all objects, with spec.vips.role: Command";
+            statement.note(draft, Class::Nearest, difference);
         }
         "virtualhost" => {
             service.virtual_host = text;

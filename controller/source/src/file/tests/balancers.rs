@@ -89,9 +89,10 @@ fn with_an_error_in_any_file_nothing_changes() {
 #[test]
 fn what_cannot_be_programmed_is_refused_by_name() {
     let mut rig = Rig::new();
-    rig.write("lb.yaml", &format!("{WEB}  nodeSelector: {{rack: a}}\n"));
+    let hooks = format!("{WEB}  hooks: {{onQuorum: [/bin/true]}}\n");
+    rig.write("lb.yaml", &hooks);
     let report = rig.refresh();
-    let expected = "LoadBalancer default/web: spec.nodeSelector: not supported here";
+    let expected = "LoadBalancer default/web: spec.hooks.onQuorum: not supported here";
     assert!(
         problems(&report)[0].contains(expected),
         "{:?}",

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Nodes, and the groups that they belong to: the node selectors of load balancers that their labels fit. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_catalog::{FieldProblem, Node, Object, ObjectChange, ObjectRef};
+use portolan_model::group_name;
+use serde_json::Value;
+
+/// Labels that a node must have.
+pub(crate) type Selector = BTreeMap<String, String>;
+
+/// A Node, and its labels, by which load balancers select it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LabelledNode {
+    /// The Node.
+    pub node: Node,
+    /// What is wrong with single fields of it.
+    pub problems: Vec<FieldProblem>,
+    /// `metadata.labels`.
+    pub labels: Arc<BTreeMap<String, String>>,
+}
+
+/// The labels of an object as it is written. Values that are not text are left out.
+pub(crate) fn labels_of(object: &Value) -> BTreeMap<String, String> {
+    let labels = object
+        .pointer("/metadata/labels")
+        .and_then(Value::as_object);
+    let text = |(name, value): (&String, &Value)| Some((name.clone(), value.as_str()?.to_owned()));
+    labels.into_iter().flatten().filter_map(text).collect()
+}
+
+/// The Nodes of a source.
+///
+/// With the changes that it returned applied, a catalog has the last good version of each Node, in exactly the groups
+/// whose selectors its labels fit, and the problems of its newest version.
+#[derive(Debug, Default)]
+pub(crate) struct GroupedNodes {
+    nodes: BTreeMap<ObjectRef, Known>,
+    /// Nodes that the catalog does not have as they are here.
+    changed: BTreeSet<ObjectRef>,
+    /// Nodes that were deleted, which the catalog may have.
+    gone: BTreeSet<ObjectRef>,
+    /// The selectors of load balancers by the groups that they stand for.
+    selectors: BTreeMap<Arc<str>, Selector>,
+}
+
+/// What is known of a Node.
+#[derive(Debug, Default)]
+struct Known {
+    /// The last version that could be read.
+    good: Option<LabelledNode>,
+    /// Whether the catalog has another one.
+    is_new: bool,
+    /// Why the newest version cannot be read.
+    refusal: Option<Vec<FieldProblem>>,
+}
+
+impl GroupedNodes {
+    /// Takes in a Node.
+    pub(crate) fn put(&mut self, name: ObjectRef, mut node: LabelledNode) {
+        let known = self.nodes.entry(name.clone()).or_default();
+        if let Some(good) = &known.good {
+            node.node.info.groups.clone_from(&good.node.info.groups);
+        }
+        let was_refused = known.refusal.take().is_some();
+        if was_refused || known.good.as_ref() != Some(&node) {
+            known.good = Some(node);
+            known.is_new = true;
+            self.changed.insert(name);
+        }
+    }
+
+    /// Takes in that the newest version of a Node cannot be read. The last good one stays.
+    pub(crate) fn refuse(&mut self, name: ObjectRef, problems: Vec<FieldProblem>) {
+        let known = self.nodes.entry(name.clone()).or_default();
+        if known.refusal.as_ref() != Some(&problems) {
+            known.refusal = Some(problems);
+            self.changed.insert(name);
+        }
+    }
+
+    /// Takes in that a Node is gone.
+    pub(crate) fn delete(&mut self, name: &ObjectRef) {
+        if self.nodes.remove(name).is_some() {
+            self.changed.remove(name);
+            self.gone.insert(name.clone());
+        }
+    }
+
+    /// Takes in that all other Nodes are gone.
+    pub(crate) fn retain(&mut self, is_there: impl Fn(&ObjectRef) -> bool) {
+        let names = self.nodes.keys().filter(|name| !is_there(name));
+        let gone: Vec<_> = names.cloned().collect();
+        gone.iter().for_each(|name| self.delete(name));
+    }
+
+    /// The Nodes that have changed, or whose groups have, given the selectors of all load balancers. Costs
+    /// O(selectors x nodes) if there are other selectors than before.
+    pub(crate) fn changes<'a>(
+        &mut self,
+        selectors: impl Iterator<Item = &'a Selector>,
+    ) -> Vec<ObjectChange> {
+        let named = selectors.filter_map(|it| Some((group_name(it)?, it.clone())));
+        let selectors: BTreeMap<_, _> = named.collect();
+        let are_others = selectors != self.selectors;
+        self.selectors = selectors;
+        let changed = std::mem::take(&mut self.changed);
+        let gone = std::mem::take(&mut self.gone);
+        let mut changes: Vec<_> = gone.into_iter().map(ObjectChange::Delete).collect();
+        for (name, known) in &mut self.nodes {
+            let is_changed = changed.contains(name);
+            if is_changed || are_others {
+                known.tell(name, is_changed, &self.selectors, &mut changes);
+            }
+        }
+        changes
+    }
+}
+
+impl Known {
+    /// Adds what the catalog must be told of the Node, which has changed, or whose groups may have.
+    fn tell(
+        &mut self,
+        name: &ObjectRef,
+        is_changed: bool,
+        selectors: &BTreeMap<Arc<str>, Selector>,
+        changes: &mut Vec<ObjectChange>,
+    ) {
+        let mut is_told = is_changed;
+        if let Some(good) = &mut self.good {
+            let groups = groups_of(&good.labels, selectors);
+            let is_put = std::mem::take(&mut self.is_new) || groups != good.node.info.groups;
+            good.node.info.groups = groups;
+            if is_put {
+                is_told = true;
+                changes.push(ObjectChange::Put {
+                    object: Object::Node(good.node.clone()),
+                    problems: good.problems.clone(),
+                });
+            }
+        }
+        // After the last good version, whose problems it replaces.
+        let refusal = self.refusal.as_ref().filter(|_| is_told);
+        changes.extend(refusal.map(|problems| ObjectChange::Refused {
+            object: name.clone(),
+            problems: problems.clone(),
+        }));
+    }
+}
+
+/// The groups of a node, sorted.
+fn groups_of(
+    labels: &BTreeMap<String, String>,
+    selectors: &BTreeMap<Arc<str>, Selector>,
+) -> Vec<Arc<str>> {
+    let fits = |selector: &Selector| {
+        let mut wanted = selector.iter();
+        wanted.all(|(name, value)| labels.get(name) == Some(value))
+    };
+    let groups = selectors.iter().filter(|(_, selector)| fits(selector));
+    groups.map(|(group, _)| Arc::clone(group)).collect()
+}
