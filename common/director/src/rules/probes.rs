@@ -3,7 +3,7 @@
 //! Health checks against frontends and backends.
 
 use portolan_model::Protocol;
-use portolan_model::check::{Probe, Via};
+use portolan_model::check::Via;
 
 use crate::balancer::LoadBalancer;
 use crate::check::DeclaredCheck;
@@ -38,21 +38,8 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
     }
 }
 
-/// The protocol of a probe; `None` if it connects to no port.
-fn protocol(probe: &Probe) -> Option<Protocol> {
-    match probe {
-        Probe::Tcp(_) | Probe::Tls(_) | Probe::Http(_) | Probe::Grpc(_) | Probe::Agent(_) => {
-            Some(Protocol::Tcp)
-        }
-        Probe::Udp(_) => Some(Protocol::Udp),
-        Probe::Dns(dns) if dns.tcp => Some(Protocol::Tcp),
-        Probe::Dns(_) => Some(Protocol::Udp),
-        Probe::Icmp | Probe::Exec(_) | Probe::File(_) => None,
-    }
-}
-
 /// Whether a probe by way of a frontend has an address and a port to go to.
-fn fits(frontend: &Frontend, wanted: Protocol) -> bool {
+pub(crate) fn fits(frontend: &Frontend, wanted: Protocol) -> bool {
     match &frontend.packets {
         Packets::Port { protocol, port, .. } => *protocol == wanted && *port != 0,
         Packets::Ranges { protocol, .. } => *protocol == wanted,
@@ -61,7 +48,7 @@ fn fits(frontend: &Frontend, wanted: Protocol) -> bool {
 }
 
 fn by_service(object: &LoadBalancer, check: &DeclaredCheck, findings: &mut Findings, path: &Path) {
-    let (Via::Service { frontend }, Some(wanted)) = (&check.via, protocol(&check.probe)) else {
+    let (Via::Service { frontend }, Some(wanted)) = (&check.via, check.probe.protocol()) else {
         return;
     };
     let Some(name) = frontend else {
@@ -99,7 +86,7 @@ fn port(
     path: &Path,
 ) {
     let fixed = check.port.is_some() || backend.is_some_and(|port| port != 0);
-    if protocol(&check.probe).is_none() || check.via != Via::Direct || fixed {
+    if check.probe.protocol().is_none() || check.via != Via::Direct || fixed {
         return;
     }
     let mut ports = object
