@@ -53,6 +53,13 @@ impl Desired {
             .collect()
     }
 
+    /// Whether health checks need marks, also if none is free.
+    #[must_use]
+    pub fn needs_ways(&self) -> bool {
+        let is_refused = |refused: &Refused| matches!(refused, Refused::NoWay { .. });
+        !self.ways.is_empty() || self.refused.iter().any(is_refused)
+    }
+
     /// Protocol of a virtual server's connections; for a mark that of its record.
     #[must_use]
     pub fn protocol(&self, key: &VirtualServerKey) -> Option<Protocol> {

@@ -5,7 +5,7 @@
 use portolan_model::Protocol;
 use portolan_model::check::Via;
 
-use crate::balancer::LoadBalancer;
+use crate::balancer::{Backend, LoadBalancer};
 use crate::check::DeclaredCheck;
 use crate::convert::Findings;
 use crate::frontend::{Frontend, Packets};
@@ -15,7 +15,11 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
     let spec = Path::default().field("spec");
     for (index, check) in object.checks.iter().enumerate() {
         let path = spec.field("checks").item(index);
-        by_service(object, check, findings, &path);
+        if by_service(object, check, findings, &path) {
+            let all = object.backends.iter().enumerate();
+            let own = all.filter(|(_, backend)| backend.checks.is_none());
+            reaches(object, check, own, findings, &path);
+        }
         let inherits = |port: &Option<u16>| port.is_none_or(|port| port == 0);
         let lacking = object
             .backends
@@ -32,14 +36,22 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
                 .item(index)
                 .field("checks")
                 .item(number);
-            by_service(object, check, findings, &path);
+            if by_service(object, check, findings, &path) {
+                reaches(
+                    object,
+                    check,
+                    [(index, backend)].into_iter(),
+                    findings,
+                    &path,
+                );
+            }
             port(object, check, backend.port, findings, &path);
         }
     }
 }
 
 /// Whether a probe by way of a frontend has an address and a port to go to.
-pub(crate) fn fits(frontend: &Frontend, wanted: Protocol) -> bool {
+fn fits(frontend: &Frontend, wanted: Protocol) -> bool {
     match &frontend.packets {
         Packets::Port { protocol, port, .. } => *protocol == wanted && *port != 0,
         Packets::Ranges { protocol, .. } => *protocol == wanted,
@@ -47,7 +59,67 @@ pub(crate) fn fits(frontend: &Frontend, wanted: Protocol) -> bool {
     }
 }
 
-fn by_service(object: &LoadBalancer, check: &DeclaredCheck, findings: &mut Findings, path: &Path) {
+/// The frontend by whose way a check reaches a backend: the named one, or the first of a fitting protocol that serves
+/// the backend's family.
+pub(crate) fn frontend_of<'a>(
+    object: &'a LoadBalancer,
+    backend: &Backend,
+    check: &DeclaredCheck,
+) -> Option<&'a Frontend> {
+    let (Via::Service { frontend: name }, Some(wanted)) = (&check.via, check.probe.protocol())
+    else {
+        return None;
+    };
+    let is_meant = |frontend: &&Frontend| {
+        let has_name = name.as_ref().is_none_or(|name| **name == *frontend.name);
+        let families = frontend.packets.families();
+        let serves = |family| object.serves(backend.address, backend.forwarding, family);
+        has_name && fits(frontend, wanted) && families.iter().any(serves)
+    };
+    object.frontends.iter().find(is_meant)
+}
+
+/// Each backend of a check by way of the service is behind such a frontend.
+fn reaches<'a>(
+    object: &LoadBalancer,
+    check: &DeclaredCheck,
+    mut backends: impl Iterator<Item = (usize, &'a Backend)>,
+    findings: &mut Findings,
+    path: &Path,
+) {
+    let Some(wanted) = check.probe.protocol().filter(|_| check.via != Via::Direct) else {
+        return;
+    };
+    // One that no frontend serves is an error of its own.
+    let is_served = |backend: &Backend| {
+        let families = object.families();
+        let serves = |family| object.serves(backend.address, backend.forwarding, family);
+        families.iter().any(serves)
+    };
+    let lacking = backends
+        .find(|(_, backend)| is_served(backend) && frontend_of(object, backend, check).is_none());
+    if let Some((index, backend)) = lacking {
+        let message = format!(
+            "Service: no frontend that is {wanted} with a port serves backends[{index}] ({}): expected one",
+            backend.address
+        );
+        findings.error(&path.field("via"), message);
+    }
+}
+
+/// Whether the frontend that a check names, or any, fits it.
+fn by_service(
+    object: &LoadBalancer,
+    check: &DeclaredCheck,
+    findings: &mut Findings,
+    path: &Path,
+) -> bool {
+    let before = findings.errors.len();
+    fitting(object, check, findings, path);
+    findings.errors.len() == before
+}
+
+fn fitting(object: &LoadBalancer, check: &DeclaredCheck, findings: &mut Findings, path: &Path) {
     let (Via::Service { frontend }, Some(wanted)) = (&check.via, check.probe.protocol()) else {
         return;
     };
