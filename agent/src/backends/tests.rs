@@ -328,7 +328,8 @@ fn a_command_counts_at_once_and_before_any_check() {
 async fn a_backend_is_drained_and_enabled_over_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let (tables, tables_receiver) = watch::channel(None);
-    let started = start(tables_receiver, Source::File, directory.path());
+    let (_, ways) = watch::channel(Arc::default());
+    let started = start(tables_receiver, ways, Source::File, directory.path());
     let token = CancellationToken::new();
     let _stop = token.clone().drop_guard();
     tokio::spawn(started.engine.run(token.clone()));

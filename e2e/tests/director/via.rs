@@ -98,7 +98,8 @@ fn a_check_by_way_of_the_service_finds_a_missing_address_and_a_missing_tunnel() 
     }
     let world = World::new(2);
     let (a, b) = (world.real(0), world.real(1));
-    [a, b].map(|real| prepare(&world, real));
+    prepare(&world, a);
+    prepare(&world, b);
     let _serving = [serve(a), serve(b)];
     // The agent sets what lets the answers in.
     let strict = [
