@@ -241,7 +241,9 @@ async fn start<E: Engine + 'static>(
         health: health.clone(),
         ready: Ready::new(readiness.clone(), families),
         watchdog: notify::start(vital, readiness.subscribe(), reports.clone()),
+        ways: watch::Sender::default(),
     };
+    let ways = outputs.ways.subscribe();
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
     let Checked {
@@ -251,11 +253,10 @@ async fn start<E: Engine + 'static>(
         director,
         hooks,
         health: backends,
-    } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
+    } = check_backends(args, (tables, ways), reports.clone(), &mut metrics, vital);
     let host = start_announcing(&director, vital);
     let inputs = sync_inputs(args, &place.ports, tables, host);
     start_reconciling(args, reconciler, inputs, outputs, vital);
-    let stats = latency_stats(args.source, &mut metrics);
     let reload = Reload::new(args.source, reports.clone());
     let feeds = Feeds {
         requests: reload.requests(),
@@ -264,7 +265,7 @@ async fn start<E: Engine + 'static>(
         reports,
         held: status.held().clone(),
         pin: pin.clone(),
-        stats,
+        stats: latency_stats(args.source, &mut metrics),
         director: director.clone(),
         hooks,
         backends: Some(backends),

@@ -32,13 +32,27 @@ const CONCURRENCY: usize = 32;
 /// Exit code if a check fails.
 const FAILS: u8 = 3;
 
+/// Why a check with `via: Service` has no result.
+const BY_SERVICE: &str =
+    "via Service: only the running agent has the virtual server for it: see status";
+
 /// A check of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Job {
     /// `NAMESPACE/NAME/ADDRESS:PORT`.
     backend: String,
-    /// `None` for a backend without checks.
-    check: Option<(Arc<Check>, Target)>,
+    task: Task,
+}
+
+/// What is to be done about a backend.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Task {
+    /// Nothing: it has no checks.
+    Nothing,
+    /// A probe.
+    Probe(Arc<Check>, Target),
+    /// A check by way of the service: the running agent has the virtual server that leads to the backend.
+    ByService(Arc<Check>),
 }
 
 /// How a check ended.
@@ -91,7 +105,7 @@ pub async fn run(args: &CheckRunArgs) -> anyhow::Result<ExitCode> {
         Verdict::Passes => ExitCode::SUCCESS,
         Verdict::Fails => ExitCode::from(FAILS),
         Verdict::Unchecked => bail!("no backend has checks"),
-        Verdict::Unknown => bail!("some checks gave no verdict because of this machine"),
+        Verdict::Unknown => bail!("some checks gave no verdict: see their reasons"),
     })
 }
 
@@ -164,36 +178,38 @@ fn jobs_of(balancer: &LoadBalancer, address: SocketAddr) -> Vec<Job> {
     let Some(backend) = balancer.backends.get(&address) else {
         return Vec::new();
     };
-    let job = |check| Job {
+    let job = |task| Job {
         backend: format!("{}/{address}", balancer.name),
-        check,
+        task,
     };
-    let checks = backend.checks.iter().filter_map(|assigned| {
-        let target = Target::of(balancer, address, assigned)?;
-        Some(job(Some((Arc::clone(&assigned.check), target))))
+    let tasks = backend.checks.iter().map(|assigned| {
+        let check = Arc::clone(&assigned.check);
+        match Target::of(balancer, address, assigned) {
+            Some(target) => Task::Probe(check, target),
+            None => Task::ByService(check),
+        }
     });
-    let checks: Vec<_> = checks.collect();
-    match checks.is_empty() {
-        true => vec![job(None)],
-        false => checks,
+    let jobs: Vec<_> = tasks.map(job).collect();
+    match jobs.is_empty() {
+        true => vec![job(Task::Nothing)],
+        false => jobs,
     }
 }
 
 /// Runs one check; gives its verdict, and the cells of its line.
 async fn run_one(job: Job, context: Context) -> (Verdict, [String; 5]) {
     let dash = || "-".to_owned();
-    let Some((check, target)) = job.check else {
-        let verdict = Verdict::Unchecked;
-        return (
-            verdict,
-            [
-                job.backend,
-                dash(),
-                verdict.name().to_owned(),
-                dash(),
-                dash(),
-            ],
-        );
+    let not_run = |backend, kind, verdict: Verdict, reason| {
+        let cells = [backend, kind, verdict.name().to_owned(), dash(), reason];
+        (verdict, cells)
+    };
+    let (check, target) = match job.task {
+        Task::Nothing => return not_run(job.backend, dash(), Verdict::Unchecked, dash()),
+        Task::ByService(check) => {
+            let kind = kind(&check.probe).to_owned();
+            return not_run(job.backend, kind, Verdict::Unknown, BY_SERVICE.to_owned());
+        }
+        Task::Probe(check, target) => (check, target),
     };
     let (begun, name) = (Instant::now(), kind(&check.probe));
     let outcome = context.probe(check, target).await;

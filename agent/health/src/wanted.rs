@@ -3,7 +3,7 @@
 //! What is to be checked.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::check::{Check, HealthPolicy};
@@ -65,4 +65,6 @@ pub struct Way {
     pub address: SocketAddr,
     /// Firewall mark that leads to the virtual server; never 0.
     pub mark: u32,
+    /// Source of packets for a check that names none; `None` for the kernel's choice.
+    pub source: Option<IpAddr>,
 }

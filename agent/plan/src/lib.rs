@@ -22,6 +22,7 @@ mod plan;
 mod rules;
 mod state;
 pub mod trace;
+mod ways;
 
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, RulesMode, VipBinding};
 pub use desire::{Desired, IncrementalDesired, Note, Refused, Touched, desire, is_behind};
@@ -30,3 +31,4 @@ pub use names::{Names, SetName, ownership_entry};
 pub use plan::{plan, plan_additions, plan_touched};
 pub use rules::{Jump, Rules, Table, rules};
 pub use state::{KernelState, Step};
+pub use ways::{WayTo, Ways, has_ways, way_of};

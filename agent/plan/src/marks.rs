@@ -6,6 +6,7 @@
 //! other records come and go nor when the agent restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use portolan_model::RecordKey;
 use portolan_model::ipset::SetEntry;
@@ -65,13 +66,17 @@ pub(crate) fn allocate(
     marks
 }
 
-/// The first free mark from the hash of the record's name on.
-fn free(record: &RecordKey, taken: &BTreeSet<u32>, mask: MarkMask) -> Option<u32> {
+/// The first free mark from the hash of its owner's name on. All `taken` marks are of the mask.
+pub(crate) fn free(
+    owner: &impl fmt::Display,
+    taken: &BTreeSet<u32>,
+    mask: MarkMask,
+) -> Option<u32> {
     let capacity = mask.capacity();
     if u32::try_from(taken.len()).is_ok_and(|taken| taken >= capacity) {
         return None;
     }
-    let first = hash(record) % capacity;
+    let first = hash(owner) % capacity;
     (first..capacity)
         .chain(0..first)
         .map(|number| mask.mark(number + 1))
@@ -79,8 +84,8 @@ fn free(record: &RecordKey, taken: &BTreeSet<u32>, mask: MarkMask) -> Option<u32
 }
 
 /// FNV-1a: equal on all nodes and in all versions, so that marks of two nodes can be compared.
-fn hash(record: &RecordKey) -> u32 {
-    record.to_string().bytes().fold(0x811c_9dc5, |hash, byte| {
+fn hash(owner: &impl fmt::Display) -> u32 {
+    owner.to_string().bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }

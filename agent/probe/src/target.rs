@@ -42,6 +42,7 @@ impl Target {
             ),
             (Via::Service { .. }, Some(way)) => {
                 source.mark = Some(way.mark);
+                source.address = source.address.or(way.source);
                 way.address
             }
             (Via::Service { .. }, None) => return None,
@@ -114,12 +115,17 @@ mod tests {
         let way = Way {
             address: "192.0.2.10:80".parse().unwrap(),
             mark: 7,
+            source: Some("10.0.0.9".parse().unwrap()),
         };
-        let through = target(check, Some(way)).unwrap();
+        let through = target(check.clone(), Some(way)).unwrap();
         assert_eq!(
             (through.address, through.source.mark),
             (way.address, Some(7))
         );
+        assert_eq!(through.source.address, way.source);
+        check.source.address = Some("10.0.0.8".parse().unwrap());
+        let own = target(check.clone(), Some(way)).unwrap().source.address;
+        assert_eq!(own, check.source.address);
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_dataplane::{Dataplane, HostPlane};
-use portolan_model::{Frontend, FrontendAddress, FrontendKind, NodeTable};
+use portolan_model::ipvs::ForwardingMethod;
+use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, NodeTable};
 use portolan_plan::host::{Host, HostDesired, HostState, HostStep, Owned, Vips, plan_host};
 use portolan_plan::{Config, Desired, KernelState};
 
@@ -63,6 +64,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
                 self.dataplane.bind_by(binding);
                 self.forget();
             }
+            self.ask_for_marks(host.marks);
         }
         (self.host.host, self.host.owned) = (host, owned);
         self.host.is_settled = false;
@@ -124,7 +126,10 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
 
     /// Settings asked for, if there is anything to do about them.
     fn asking(&self) -> Option<&Arc<Host>> {
-        self.host.host.as_ref().filter(|_| !self.host.is_settled)
+        let is_settled = self.host.is_settled;
+        // Ways may be new since.
+        let has_work = || !is_settled || self.desired.read(|desired| !desired.ways.is_empty());
+        self.host.host.as_ref().filter(|_| has_work())
     }
 
     /// What is ours now.
@@ -235,9 +240,14 @@ fn vips_of(desired: &Desired, table: &NodeTable, config: &Config) -> Vips {
         let has_quorum = health.is_none_or(|health| health.is_sorry || !health.lacks_quorum);
         has_quorum && takes_connections(&desired.state, key)
     };
+    // Answers of backends that keep the packet's addresses come from the virtual address.
+    let comes_back = |to: &portolan_plan::WayTo| {
+        to.family == Family::V4 && to.forwarding != ForwardingMethod::Masquerade
+    };
     Vips {
         bound,
         served: addresses(desired, |key, _| serves(key)),
+        answer: desired.ways.keys().any(comes_back),
     }
 }
 

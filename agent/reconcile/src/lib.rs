@@ -21,6 +21,7 @@ mod preview;
 mod spread;
 mod trash;
 mod unserved;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -31,7 +32,7 @@ use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, NodeTable, RecordKey};
 use portolan_plan::{
-    Config, Desired, IncrementalDesired, KernelState, NodeFacts, Refused, Step, plan,
+    Config, Desired, IncrementalDesired, KernelState, NodeFacts, Refused, RulesMode, Step, plan,
     plan_additions, plan_touched,
 };
 
@@ -127,6 +128,10 @@ impl<D: Dataplane> Reconciler<D> {
     /// Creates a reconciler that has not observed the kernel.
     pub fn new(dataplane: D, config: Config) -> Self {
         let flows_due = config.families.iter().copied().collect();
+        let marks = match config.rules_mode {
+            RulesMode::Always => MarkChoice::Made,
+            RulesMode::OnDemand => MarkChoice::Open,
+        };
         Self {
             dataplane,
             config,
@@ -145,7 +150,7 @@ impl<D: Dataplane> Reconciler<D> {
             forgotten: None,
             failed: FailedRecords::default(),
             unserved: Unserved::default(),
-            marks: MarkChoice::default(),
+            marks,
             host: HostKeeper::default(),
         }
     }
@@ -297,7 +302,9 @@ impl<D: Dataplane> Reconciler<D> {
             }
         };
         let mut planned = self.steps(table, &facts, &observed, surplus);
-        let are_desired = self.desired.read(|desired| !desired.state.rules.is_empty());
+        let needs_marks =
+            |desired: &Desired| !desired.state.rules.is_empty() || desired.needs_ways();
+        let are_desired = self.desired.read(needs_marks);
         if self.choose_marks(&observed, are_desired).await? {
             self.settled = None;
             planned = self.steps(table, &facts, &observed, surplus);

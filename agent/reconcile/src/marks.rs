@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Choice of packet marks when the first rules are desired: a host whose records need none is not asked for the marks
-//! of other programs.
+//! Choice of packet marks when the first rules or ways of health checks are desired: a host whose records need none is
+//! not asked for the marks of other programs.
 
 use std::time::{Duration, Instant};
 
 use portolan_dataplane::{Dataplane, DataplaneError};
-use portolan_plan::{KernelState, MarkMask, RulesMode};
+use portolan_plan::{KernelState, MarkMask};
 
 use crate::Reconciler;
 
@@ -14,10 +14,9 @@ use crate::Reconciler;
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The choice of marks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) enum MarkChoice {
-    /// Not made yet.
-    #[default]
+    /// Not made yet, or to be made again.
     Open,
     /// Made.
     Made,
@@ -41,7 +40,19 @@ impl MarkChoice {
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// Chooses the marks if rules are desired, or were when no mark could be used. Returns whether the desired state
+    /// Takes the bits that a host's `Director` asks for, or those of the flag. The next reconciliation that needs
+    /// marks chooses anew.
+    pub(crate) fn ask_for_marks(&mut self, asked: Option<u32>) {
+        if self.config.asked_marks == asked {
+            return;
+        }
+        self.config.asked_marks = asked;
+        self.marks = MarkChoice::Open;
+        // All records are looked at again.
+        self.forget();
+    }
+
+    /// Chooses the marks if something that needs them is desired, or was when no mark could be used. Returns whether the desired state
     /// has other marks now, and must be computed anew.
     ///
     /// Without a usable mark, what needs one is refused; all else is served.
@@ -58,7 +69,7 @@ impl<D: Dataplane> Reconciler<D> {
             MarkChoice::Made => false,
             MarkChoice::Refused { at, .. } => at.elapsed() >= PAUSE,
         };
-        if self.config.rules_mode == RulesMode::Always || !is_due {
+        if !is_due {
             return Ok(false);
         }
         let (mask, choice) = match self.dataplane.choose_marks(&self.config).await {

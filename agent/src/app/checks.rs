@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use portolan_plan::Ways;
 use portolan_probe::Programs;
 use portolan_runtime::Vital;
 use portolan_source::file::HooksOf;
@@ -37,7 +38,10 @@ pub(super) struct Checked {
 /// Starts the health checks of load balancers' backends.
 pub(super) fn check_backends(
     args: &RunArgs,
-    tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    (tables, ways): (
+        watch::Receiver<Option<Arc<Subscribed>>>,
+        watch::Receiver<Arc<Ways>>,
+    ),
     reports: watch::Receiver<Option<Report>>,
     metrics: &mut Registry,
     vital: &Vital,
@@ -51,7 +55,7 @@ pub(super) fn check_backends(
         overrides,
         programs,
         suspended,
-    } = backends::start(tables, args.source, &args.state_dir);
+    } = backends::start(tables, ways, args.source, &args.state_dir);
     let ending = || vital.ending.clone();
     vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
     vital.spawn("health checks", engine.run(ending()));

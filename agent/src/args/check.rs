@@ -16,7 +16,7 @@ pub enum CheckCommand {
     /// Run the checks of load balancers in files once against their backends, and print a line for each backend and
     /// check. Needs no agent, and leaves the kernel as it is. The programs of `exec` checks are run. The exit
     /// code is 0 if all pass, 3 if one fails, and 1 if a file is bad, nothing is checked, or a check gave no
-    /// verdict because of this machine.
+    /// verdict.
     Run(CheckRunArgs),
 }
 

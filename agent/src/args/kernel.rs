@@ -67,7 +67,8 @@ pub struct KernelArgs {
     ipvs_exclude_cidrs: Vec<IpNet>,
 
     /// Bits of the packet mark that lead connections of this node and its pods past
-    /// externalTrafficPolicy Local: one mark per Service port. No other program may use them. Default:
+    /// externalTrafficPolicy Local: one mark per Service port. Ranges of ports and checks with via Service of load
+    /// balancers have marks of these bits too. No other program may use them. Default:
     /// 0x3fff0000, or free bits where rules of other programs (Calico, Cilium ...) use some of these.
     #[arg(long, env = "PORTOLAN_SHORT_CIRCUIT_MASK", value_parser = parse_mark)]
     pub short_circuit_mask: Option<u32>,

@@ -369,6 +369,7 @@ impl RunArgs {
         HostFlags {
             timeouts: Timeouts { tcp, tcp_fin, udp },
             binding: self.kernel.vip_binding(),
+            marks: self.kernel.short_circuit_mask,
         }
     }
 

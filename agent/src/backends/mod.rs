@@ -10,6 +10,8 @@
 //!                            engine
 //! ```
 //!
+//! A check by way of the service waits until the sync loop has programmed its virtual server.
+//!
 //! States that operators give backends are inputs of both.
 
 mod groups;
@@ -30,6 +32,7 @@ use portolan_health::{
 };
 use portolan_model::check::{Check, Probe};
 use portolan_model::{ByRecord, NodeTable, Record, RecordHealth, RecordKey};
+use portolan_plan::Ways;
 use portolan_probe::{
     Clock, Context, Engine, Handle, Inputs, Overrides, Prober, Programs, Settings, StateFile,
     Target, Wanted,
@@ -54,11 +57,15 @@ pub(crate) type Health = portolan_probe::Health<RecordKey>;
 #[derive(Debug)]
 pub(crate) struct Checkups {
     tables: Tables,
+    /// The ways that the kernel has for checks by way of the service.
+    ways: watch::Receiver<Arc<Ways>>,
     health: watch::Receiver<Health>,
     wanted: watch::Sender<Wanted<RecordKey>>,
     checked: watch::Sender<Option<Arc<Subscribed>>>,
     /// The records of the last table that was looked at.
     records: ByRecord<Record>,
+    /// Those of them with checks by way of the service.
+    through: BTreeSet<RecordKey>,
     groups: OwnGroups,
     overrides: OverrideStore,
     commanded: watch::Receiver<Overrides<RecordKey>>,
@@ -89,7 +96,12 @@ pub(crate) struct Started {
 
 /// Prepares the checks of the tables' backends. States of the last run are in `state_dir`. Only tables from files of
 /// this host may start programs.
-pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started {
+pub(crate) fn start(
+    tables: Tables,
+    ways: watch::Receiver<Arc<Ways>>,
+    source: Source,
+    state_dir: &Path,
+) -> Started {
     let (wanted, wanted_receiver) = watch::channel(Wanted::new());
     let (overrides, overrides_receiver) = watch::channel(Overrides::new());
     let (checked, checked_receiver) = watch::channel(None);
@@ -114,10 +126,12 @@ pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started
     let overrides = OverrideStore::open(state_dir, overrides, handle.health.clone());
     let checkups = Checkups {
         tables,
+        ways,
         health: handle.health.clone(),
         wanted,
         checked,
         records: ByRecord::new(),
+        through: BTreeSet::new(),
         groups: OwnGroups::default(),
         commanded: overrides.in_force(),
         overrides: overrides.clone(),
@@ -157,7 +171,7 @@ impl Prober for HostProber {
 impl Checkups {
     /// Runs until the source of tables ends or the token is cancelled.
     pub(crate) async fn run(mut self, token: CancellationToken) {
-        let mut has_engine = true;
+        let (mut has_engine, mut has_ways) = (true, true);
         loop {
             let is_table = tokio::select! {
                 () = token.cancelled() => return,
@@ -167,6 +181,11 @@ impl Checkups {
                 },
                 changed = self.health.changed(), if has_engine => {
                     has_engine = changed.is_ok();
+                    false
+                }
+                changed = self.ways.changed(), if has_ways => {
+                    has_ways = changed.is_ok();
+                    self.ways.mark_changed();
                     false
                 }
                 // The sender is a part of this stage.
@@ -184,7 +203,7 @@ impl Checkups {
             return;
         };
         let table = self.of_own_groups(sent);
-        if is_table {
+        if is_table || self.ways.has_changed().unwrap_or(false) {
             self.want(&table.table);
         }
         let commanded = self.commanded.borrow_and_update().clone();
@@ -221,13 +240,16 @@ impl Checkups {
 
     /// Tells the engine what is to be checked.
     fn want(&mut self, table: &NodeTable) {
-        if table.records == self.records {
+        let are_other = self.ways.has_changed().unwrap_or(false);
+        let ways = Arc::clone(&self.ways.borrow_and_update());
+        if table.records == self.records && !are_other {
             return;
         }
         // Before the engine learns of new backends: one that is drained never gets a weight.
         self.overrides.follow(&table.records);
         self.wanted.send_if_modified(|wanted| {
-            let new = wanted::changed(&self.records, &table.records, wanted);
+            let through = &mut self.through;
+            let new = wanted::changed(&self.records, &table.records, wanted, through, &ways);
             let is_other = new != *wanted;
             *wanted = new;
             is_other
@@ -236,11 +258,17 @@ impl Checkups {
     }
 }
 
-/// What is to be checked of the records of load balancers, in the order of the records.
+/// What is to be checked of the records of load balancers, in the order of the records, without ways of checks by way
+/// of the service.
 pub(crate) fn load_balancers(records: &ByRecord<Record>) -> Vec<LoadBalancer> {
     let balanced = records.values().filter_map(|record| {
         let balancing = record.balancing.as_ref()?;
-        Some(wanted::load_balancer(record, balancing))
+        Some(wanted::load_balancer(
+            records,
+            record,
+            balancing,
+            &Ways::default(),
+        ))
     });
     balanced.collect()
 }

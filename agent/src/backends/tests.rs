@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use portolan_health::Verdict;
-use portolan_model::check::{ExecProbe, TcpProbe, WeightFrom};
+use portolan_health::{Verdict, Way};
+use portolan_model::check::{ExecProbe, TcpProbe, Via, WeightFrom};
 use portolan_model::ipvs::{ForwardingMethod, Thresholds};
 use portolan_model::{
-    AdministrativeState, Balancing, Destination, Frontend, FrontendAddress, FrontendKind, Profile,
-    Protocol, Record,
+    AdministrativeState, Balancing, Destination, Family, Frontend, FrontendAddress, FrontendKind,
+    Profile, Protocol, Record,
 };
 
 use super::*;
@@ -61,6 +61,7 @@ fn subscribed(revision: u64, records: Vec<Record>) -> Arc<Subscribed> {
 /// A stage whose engine is the test.
 struct Rig {
     tables: watch::Sender<Option<Arc<Subscribed>>>,
+    ways: watch::Sender<Arc<Ways>>,
     health: watch::Sender<Health>,
     wanted: watch::Receiver<Wanted<RecordKey>>,
     checked: Tables,
@@ -69,6 +70,7 @@ struct Rig {
 
 fn rig() -> Rig {
     let (tables, tables_receiver) = watch::channel(None);
+    let (ways, ways_receiver) = watch::channel(Arc::default());
     let (health, health_receiver) = watch::channel(Health::new());
     let (wanted, wanted_receiver) = watch::channel(Wanted::new());
     let (checked, checked_receiver) = watch::channel(None);
@@ -76,10 +78,12 @@ fn rig() -> Rig {
     let nowhere = Path::new("/proc/portolan-none");
     let checkups = Checkups {
         tables: tables_receiver,
+        ways: ways_receiver,
         health: health_receiver.clone(),
         wanted,
         checked,
         records: ByRecord::new(),
+        through: BTreeSet::new(),
         groups: OwnGroups::default(),
         overrides: OverrideStore::open(nowhere, commanded, health_receiver),
         commanded: commanded_receiver,
@@ -89,6 +93,7 @@ fn rig() -> Rig {
     tokio::spawn(checkups.run(token.clone()));
     Rig {
         tables,
+        ways,
         health,
         wanted: wanted_receiver,
         checked: checked_receiver,
@@ -142,6 +147,51 @@ async fn a_table_without_load_balancers_passes_unchanged() {
     rig.tables.send_replace(Some(Arc::clone(&table)));
     assert!(Arc::ptr_eq(&rig.next().await, &table));
     assert!(!rig.wanted.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_check_by_way_of_the_service_waits_for_its_virtual_server() {
+    let mut rig = rig();
+    let check = Check {
+        via: Via::Service {
+            frontend: Some("http".into()),
+        },
+        ..Check::new(Probe::Tcp(TcpProbe::default()))
+    };
+    let mut record = balanced("web");
+    let balancing = Arc::make_mut(record.balancing.as_mut().unwrap());
+    balancing.profiles[0].checks = vec![Arc::new(check.clone())];
+    let table = subscribed(1, vec![record, balanced("other")]);
+    let records = &table.table.records;
+    let (to, address) = portolan_plan::way_of(records, &records[&key("web")], 1, &check).unwrap();
+    assert_eq!(to.backend, backend(2));
+    rig.tables.send_replace(Some(Arc::clone(&table)));
+    rig.next().await;
+    let ways = |rig: &mut Rig| {
+        let wanted = rig.wanted.borrow_and_update().clone();
+        assert_eq!(wanted.len(), 2);
+        [1, 2].map(|last| wanted[&key("web")].backends[&backend(last)].checks[0].way)
+    };
+    assert_eq!(ways(&mut rig), [None, None]);
+
+    // The virtual server of one backend is programmed.
+    let source = IpAddr::from([10, 0, 0, 9]);
+    rig.ways.send_replace(Arc::new(Ways {
+        marks: [(to, 7)].into(),
+        sources: [(Family::V4, source)].into(),
+    }));
+    rig.wanted.changed().await.unwrap();
+    let way = Way {
+        address,
+        mark: 7,
+        source: Some(source),
+    };
+    assert_eq!(ways(&mut rig), [None, Some(way)]);
+    assert_eq!(way.address.to_string(), "192.0.2.1:80");
+    // It is gone.
+    rig.ways.send_replace(Arc::default());
+    rig.wanted.changed().await.unwrap();
+    assert_eq!(ways(&mut rig), [None, None]);
 }
 
 #[tokio::test]
@@ -278,7 +328,8 @@ fn a_command_counts_at_once_and_before_any_check() {
 async fn a_backend_is_drained_and_enabled_over_the_socket() {
     let directory = tempfile::tempdir().unwrap();
     let (tables, tables_receiver) = watch::channel(None);
-    let started = start(tables_receiver, Source::File, directory.path());
+    let (_, ways) = watch::channel(Arc::default());
+    let started = start(tables_receiver, ways, Source::File, directory.path());
     let token = CancellationToken::new();
     let _stop = token.clone().drop_guard();
     tokio::spawn(started.engine.run(token.clone()));

@@ -2,20 +2,26 @@
 
 //! What is to be checked, from the records of a table.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
-use portolan_health::{Administrative, Assigned, Backend, LoadBalancer};
+use portolan_health::{Administrative, Assigned, Backend, LoadBalancer, Way};
+use portolan_model::check::Check;
 use portolan_model::{
     AdministrativeState, Balancing, ByRecord, FrontendAddress, Record, RecordKey,
 };
+use portolan_plan::{Ways, has_ways, way_of};
 use portolan_probe::Wanted;
 
-/// The load balancers of `after`, given those of `before`. Costs O(changed).
+/// The load balancers of `after`, given those of `before`. Costs O(changed), and those of `through`, which have checks
+/// by way of the service: these depend on the ways, and on records of other frontends.
 pub(super) fn changed(
     before: &ByRecord<Record>,
     after: &ByRecord<Record>,
     wanted: &Wanted<RecordKey>,
+    through: &mut BTreeSet<RecordKey>,
+    ways: &Ways,
 ) -> Wanted<RecordKey> {
     let mut wanted = wanted.clone();
     for change in before.diff(after) {
@@ -24,10 +30,12 @@ pub(super) fn changed(
             DiffItem::Update { new, .. } => (new.0, Some(new.1)),
             DiffItem::Remove(key, _) => (key, None),
         };
+        through.remove(key);
         let balancing = record.and_then(|record| Some((record, record.balancing.as_ref()?)));
         match balancing {
+            Some((record, _)) if has_ways(record) => drop(through.insert(key.clone())),
             Some((record, balancing)) => {
-                let balancer = load_balancer(record, balancing);
+                let balancer = load_balancer(after, record, balancing, ways);
                 wanted.insert(key.clone(), Arc::new(balancer));
             }
             None => {
@@ -35,10 +43,25 @@ pub(super) fn changed(
             }
         }
     }
+    for key in through.iter() {
+        let record = after.get(key);
+        let balancing = record.and_then(|record| Some((record, record.balancing.as_ref()?)));
+        if let Some((record, balancing)) = balancing {
+            let balancer = load_balancer(after, record, balancing, ways);
+            if wanted.get(key).is_none_or(|known| **known != balancer) {
+                wanted.insert(key.clone(), Arc::new(balancer));
+            }
+        }
+    }
     wanted
 }
 
-pub(super) fn load_balancer(record: &Record, balancing: &Balancing) -> LoadBalancer {
+pub(super) fn load_balancer(
+    records: &ByRecord<Record>,
+    record: &Record,
+    balancing: &Balancing,
+    ways: &Ways,
+) -> LoadBalancer {
     let destinations = record.destinations.iter().enumerate();
     let backends = destinations.filter_map(|(index, destination)| {
         let profile = balancing.profile(index)?;
@@ -47,7 +70,10 @@ pub(super) fn load_balancer(record: &Record, balancing: &Balancing) -> LoadBalan
             checks: profile
                 .checks
                 .iter()
-                .map(|check| Assigned::direct(Arc::clone(check)))
+                .map(|check| Assigned {
+                    check: Arc::clone(check),
+                    way: way(records, record, index, check, ways),
+                })
                 .collect(),
             administrative: match profile.administrative_state {
                 AdministrativeState::Enabled => Administrative::Enabled,
@@ -65,6 +91,22 @@ pub(super) fn load_balancer(record: &Record, balancing: &Balancing) -> LoadBalan
         has_sorry_server: balancing.sorry_server.is_some(),
         backends: backends.collect(),
     }
+}
+
+/// The way of a check to a destination; `None` for a direct one, and while the kernel has none.
+fn way(
+    records: &ByRecord<Record>,
+    record: &Record,
+    index: usize,
+    check: &Check,
+    ways: &Ways,
+) -> Option<Way> {
+    let (to, address) = way_of(records, record, index, check)?;
+    Some(Way {
+        address,
+        mark: *ways.marks.get(&to)?,
+        source: ways.sources.get(&to.family).copied(),
+    })
 }
 
 /// `TCP/192.0.2.10:80` or `FWM/7/IPv4`, of the first address or mark.

@@ -108,6 +108,20 @@ async fn each_backend_is_checked_once_with_each_check() {
 }
 
 #[tokio::test]
+async fn a_check_by_way_of_the_service_says_why_it_has_no_result() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_open, open, _) = ports().await;
+    let args = write(directory.path(), &[open], "[{via: Service, tcp: {}}]");
+    let [(verdict, [_, check, result, _, reason])] = &results(&args).await[..] else {
+        panic!("one check");
+    };
+    assert_eq!((*verdict, check.as_str()), (Verdict::Unknown, "tcp"));
+    assert_eq!((result.as_str(), reason.as_str()), ("unknown", BY_SERVICE));
+    let error = "some checks gave no verdict: see their reasons";
+    assert_eq!(code(run(&args).await), error);
+}
+
+#[tokio::test]
 async fn what_cannot_be_checked_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let (_open, open, _) = ports().await;

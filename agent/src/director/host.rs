@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use portolan_director::{Binding, Director, Sync, SysctlMode};
+use portolan_director::{Binding, DEFAULT_MARKS, Director, Sync, SysctlMode};
 use portolan_model::ipvs::SyncDaemon;
 use portolan_plan::VipBinding;
 use portolan_plan::host::{self, Host, Timeouts};
@@ -19,6 +19,8 @@ pub(crate) struct HostFlags {
     pub(crate) timeouts: Timeouts,
     /// `--vip-binding`.
     pub(crate) binding: Option<VipBinding>,
+    /// `--short-circuit-mask`.
+    pub(crate) marks: Option<u32>,
 }
 
 /// The settings that a director and the flags ask for.
@@ -44,6 +46,7 @@ pub(crate) fn host_of(director: &Director, flags: &HostFlags, commanded: Activit
         announcements: vips.announcements,
         announcement_interval: vips.announcement_interval,
         announce_table: director.announce_table,
+        marks: flags.marks.or(marks(director)),
     }
 }
 
@@ -72,7 +75,19 @@ pub(crate) fn overridden(director: &Director, flags: &HostFlags) -> Vec<String> 
             "Director {name}: spec.vips.binding: --vip-binding wins"
         ));
     }
+    if let (Some(field), Some(flag)) = (marks(director), flags.marks)
+        && field != flag
+    {
+        hidden.push(format!(
+            "Director {name}: spec.marks: --short-circuit-mask wins"
+        ));
+    }
     hidden
+}
+
+/// Bits of marks that the field asks for. The default leaves the choice to the agent, beside other programs.
+fn marks(director: &Director) -> Option<u32> {
+    Some(director.marks).filter(|marks| *marks != DEFAULT_MARKS)
 }
 
 fn timeouts(director: &Director) -> Timeouts {

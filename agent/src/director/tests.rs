@@ -102,6 +102,7 @@ fn flags_win_over_fields_and_say_so() {
         director.timeouts.tcp = Some(Duration::from_secs(600));
         director.timeouts.udp = Some(Duration::from_secs(30));
         director.vips.binding = Binding::Address;
+        director.marks = 0xff0_0000;
     });
     let flags = HostFlags {
         timeouts: Timeouts {
@@ -109,8 +110,15 @@ fn flags_win_over_fields_and_say_so() {
             ..Timeouts::default()
         },
         binding: Some(VipBinding::Route),
+        marks: Some(0xf_0000),
     };
     let host = host_of(&asked, &flags, Activity::Standby);
+    assert_eq!(host.marks, flags.marks);
+    let host_without = host_of(&asked, &HostFlags::default(), Activity::Standby);
+    assert_eq!(host_without.marks, Some(0xff0_0000));
+    // The default leaves the choice to the agent.
+    let silent = host_of(&director(|_| {}), &HostFlags::default(), Activity::Standby);
+    assert_eq!(silent.marks, None);
     let expected = Timeouts {
         tcp: 900,
         tcp_fin: 0,
@@ -123,6 +131,7 @@ fn flags_win_over_fields_and_say_so() {
     let expected = [
         "Director node1: spec.timeouts.tcp: --ipvs-tcp-timeout wins",
         "Director node1: spec.vips.binding: --vip-binding wins",
+        "Director node1: spec.marks: --short-circuit-mask wins",
     ];
     assert_eq!(overridden(&asked, &flags), expected);
     assert_eq!(overridden(&asked, &HostFlags::default()), [""; 0]);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use portolan_dataplane::{Dataplane, DataplaneError, HostPlane, KubeProxyObjects, OtherPlane};
 use portolan_model::NodeTable;
 use portolan_nftables::Surplus;
-use portolan_plan::NodeFacts;
 use portolan_plan::host::{Host, Owned};
+use portolan_plan::{NodeFacts, Ways};
 use portolan_reconcile::{HostOutcome, NftablesReconciler, Retirement, SharedDesired};
 use prometheus_client::registry::Registry;
 
@@ -59,6 +59,11 @@ pub trait Engine: Send {
 
     /// Numbers of objects in the kernel.
     fn counts(&mut self) -> Option<Counts>;
+
+    /// The ways of health checks in the kernel; `None` while that is uncertain, and on a dataplane without them.
+    fn ways(&mut self) -> Option<Ways> {
+        None
+    }
 
     /// Whether the state of the kernel is certain.
     fn is_certain(&mut self) -> bool;
@@ -197,6 +202,10 @@ impl<D: Dataplane + HostPlane + KubeProxyObjects + OtherPlane> Engine for Reconc
 
     fn counts(&mut self) -> Option<Counts> {
         self.counts()
+    }
+
+    fn ways(&mut self) -> Option<Ways> {
+        self.ways()
     }
 
     fn is_certain(&mut self) -> bool {

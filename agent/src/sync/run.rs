@@ -10,6 +10,7 @@ mod report;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use portolan_plan::Ways;
 use portolan_reconcile::Retirement;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
@@ -90,6 +91,8 @@ pub struct SyncOutputs {
     pub ready: Ready,
     /// Signs of life for the service manager.
     pub watchdog: Watchdog,
+    /// The ways of health checks that the kernel has.
+    pub ways: watch::Sender<Arc<Ways>>,
 }
 
 /// Keeps the kernel equal to the newest table until the token is cancelled. Changes nothing before the
@@ -301,10 +304,22 @@ impl<E: Engine> SyncLoop<E> {
         if let Err(error) = self.reconciler.settle().await {
             tracing::warn!(%error, "rules cannot be read back: they are written again");
         }
+        self.tell_ways();
         self.plan_retry(&outcome);
         self.forget_stale_flows(&target).await;
         self.note_drains(&target);
         self.plan_retirement(&target, &outcome);
+    }
+
+    /// Tells the health checks which ways they have. A probe with a mark that leads nowhere would go to any backend.
+    fn tell_ways(&mut self) {
+        if let Some(ways) = self.reconciler.ways() {
+            self.outputs.ways.send_if_modified(|told| {
+                let is_other = **told != ways;
+                *told = Arc::new(ways);
+                is_other
+            });
+        }
     }
 
     /// Updates the metrics.

@@ -56,6 +56,4 @@ pub use problem::{Position, Problem, not_applied};
 pub use records::records;
 pub use rules::{Already, Claims, taken};
 pub use schema::{schema, schema_text, strict_schema};
-pub use unsupported::{
-    unsupported, unsupported_in_fleet, unsupported_of_director, unsupported_without_host,
-};
+pub use unsupported::{unsupported, unsupported_in_fleet, unsupported_without_host};

@@ -7,13 +7,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use portolan_model::check::{Check, Via};
 use portolan_model::{
     Balancing, ByRecord, Destination, Family, Frontend, FrontendAddress, FrontendKind, PortRange,
     Profile, Protocol, Record, RecordKey, Scheduling, ipvs,
 };
 
-use crate::check::CheckDefaults;
+use crate::check::{CheckDefaults, DeclaredCheck};
 use crate::document::{PersistenceEngine, SchedulerFlag, TunnelChecksum};
+use crate::rules::frontend_of;
 use crate::{Backend, Forwarding, LoadBalancer, Packets, Tunnel};
 
 /// The records of load balancers on a host, whose director gives the defaults of checks.
@@ -163,7 +165,7 @@ fn profile(balancer: &LoadBalancer, backend: &Backend, defaults: &CheckDefaults)
             lower: backend.thresholds.resume,
         },
         checks: checks
-            .map(|check| Arc::new(check.resolve(defaults)))
+            .map(|check| Arc::new(resolved(balancer, backend, check, defaults)))
             .collect(),
         administrative_state: match backend.administrative_state {
             crate::AdministrativeState::Enabled => portolan_model::AdministrativeState::Enabled,
@@ -171,6 +173,22 @@ fn profile(balancer: &LoadBalancer, backend: &Backend, defaults: &CheckDefaults)
             crate::AdministrativeState::Disabled => portolan_model::AdministrativeState::Disabled,
         },
     }
+}
+
+/// A check with all defaults. The records do not have the order of the frontends: the first one is named here.
+fn resolved(
+    balancer: &LoadBalancer,
+    backend: &Backend,
+    check: &DeclaredCheck,
+    defaults: &CheckDefaults,
+) -> Check {
+    let mut resolved = check.resolve(defaults);
+    if let Some(frontend) = frontend_of(balancer, backend, check) {
+        resolved.via = Via::Service {
+            frontend: Some(frontend.name.as_str().into()),
+        };
+    }
+    resolved
 }
 
 fn persistence(from: crate::Persistence) -> portolan_model::Persistence {
@@ -326,6 +344,34 @@ spec:
             assert_eq!(profile.forwarding, ipvs::ForwardingMethod::Direct);
             let drained = portolan_model::AdministrativeState::Drain;
             assert_eq!(profile.administrative_state, drained);
+        }
+    }
+
+    #[test]
+    fn a_check_by_way_of_the_service_names_its_frontend() {
+        let text = r#"
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: dns}
+spec:
+  frontends:
+  - {addresses: [192.0.2.53], port: 53}
+  - {addresses: [192.0.2.53], protocol: UDP, port: 53}
+  - {name: six, addresses: ["2001:db8::53"], protocol: UDP, port: 53}
+  backends: [{address: 10.0.0.21}, {address: "fd00::21"}]
+  checks: [{via: Service, dns: {}}, {icmp: {}}]
+"#;
+        let all = records(&[parsed(text)], &CheckDefaults::default(), &"".into());
+        assert_eq!(all.len(), 3);
+        for record in all.values() {
+            let balancing = record.balancing.as_ref().unwrap();
+            let name = |index: usize| match &balancing.profile(index).unwrap().checks[0].via {
+                Via::Service { frontend } => frontend.clone().unwrap(),
+                Via::Direct => panic!("{record:?}"),
+            };
+            let names = (0..record.destinations.len()).map(name);
+            let names: Vec<_> = names.map(|name| name.to_string()).collect();
+            assert_eq!(names, ["udp-53", "six"]);
         }
     }
 

@@ -10,6 +10,7 @@ mod scheduling;
 mod servers;
 mod together;
 
+pub(crate) use probes::frontend_of;
 pub use together::{Already, Claims, taken};
 pub(crate) use together::{Placed, together};
 

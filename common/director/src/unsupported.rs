@@ -4,8 +4,6 @@
 
 use std::net::IpAddr;
 
-use portolan_model::check::Via;
-
 use crate::document::Announce;
 use crate::records::of_family;
 use crate::{Director, LoadBalancer, Packets};
@@ -51,19 +49,6 @@ fn unsupported_anywhere(balancer: &LoadBalancer) -> Vec<(String, String)> {
             }
         }
     }
-    let mut lists = vec![("spec.checks".to_owned(), &*balancer.checks)];
-    let backends = balancer.backends.iter().enumerate();
-    lists.extend(backends.filter_map(|(index, backend)| {
-        let checks = backend.checks.as_deref()?;
-        Some((format!("spec.backends[{index}].checks"), checks))
-    }));
-    for (list, checks) in lists {
-        for (index, check) in checks.iter().enumerate() {
-            if check.via != Via::Direct {
-                add(format!("{list}[{index}].via"), "write Direct");
-            }
-        }
-    }
     if balancer.announce != Announce::default() {
         add("spec.announce".to_owned(), "leave it out");
     }
@@ -87,19 +72,14 @@ pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
     found
 }
 
-/// What this version reads of a director but does not follow on its host.
-#[must_use]
-pub fn unsupported_of_director(director: &Director) -> Vec<(String, String)> {
-    let default = Director::new(director.name.as_str());
-    named(&[("spec.marks", director.marks != default.marks)])
-}
-
-/// Like [`unsupported_of_director`] in the files of a controller, which sends no settings to hosts.
+/// The fields of a director that are not followed in the files of a controller, which sends no settings
+/// to hosts, and why.
 #[must_use]
 pub fn unsupported_without_host(director: &Director) -> Vec<(String, String)> {
     let default = Director::new(director.name.as_str());
-    let mut found = named(&[
+    named(&[
         ("spec.vips", director.vips != default.vips),
+        ("spec.marks", director.marks != default.marks),
         ("spec.sync", director.sync != default.sync),
         (
             "spec.statelessFailover",
@@ -120,9 +100,7 @@ pub fn unsupported_without_host(director: &Director) -> Vec<(String, String)> {
             director.maintenance_directory != default.maintenance_directory,
         ),
         ("spec.scripts", director.scripts != default.scripts),
-    ]);
-    found.extend(unsupported_of_director(director));
-    found
+    ])
 }
 
 fn named(differs: &[(&str, bool)]) -> Vec<(String, String)> {
@@ -171,14 +149,13 @@ spec:
             "spec.frontends[0].sourceRanges",
             "spec.frontends[0].ports",
             "spec.frontends[1].sourceRanges",
-            "spec.backends[0].checks[0].via",
             "spec.nodeSelector",
         ];
         assert_eq!(fields, expected);
         let fields = |found: Vec<(String, String)>| -> Vec<String> {
             found.into_iter().map(|(field, _)| field).collect()
         };
-        let mut expected = expected[..4].to_vec();
+        let mut expected = expected[..3].to_vec();
         expected.push("spec.hooks.onQuorum");
         assert_eq!(fields(unsupported_in_fleet(&parsed(text))), expected);
     }
@@ -194,8 +171,9 @@ spec:
         director.timeouts.udp = Some(std::time::Duration::from_secs(30));
         director.checks_on_standby = false;
         director.scripts.user = Some("nobody".to_owned());
-        assert!(unsupported_of_director(&director).is_empty());
+        director.marks = 0xf_0000;
         let expected = [
+            "spec.marks",
             "spec.sync",
             "spec.timeouts",
             "spec.checksOnStandby",

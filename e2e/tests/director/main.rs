@@ -9,6 +9,7 @@ mod hooks;
 mod import;
 mod marks;
 mod rules;
+mod via;
 mod world;
 
 use std::net::IpAddr;

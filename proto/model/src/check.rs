@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Protocol;
+
 /// One health check. Every backend of a record passes or fails it by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Check {
@@ -121,6 +123,22 @@ pub enum Probe {
     Agent(AgentProbe),
     /// A number in a file, read every second.
     File(FileProbe),
+}
+
+impl Probe {
+    /// The protocol of its connections; `None` if it connects to no port.
+    #[must_use]
+    pub fn protocol(&self) -> Option<Protocol> {
+        match self {
+            Self::Tcp(_) | Self::Tls(_) | Self::Http(_) | Self::Grpc(_) | Self::Agent(_) => {
+                Some(Protocol::Tcp)
+            }
+            Self::Udp(_) => Some(Protocol::Udp),
+            Self::Dns(dns) if dns.tcp => Some(Protocol::Tcp),
+            Self::Dns(_) => Some(Protocol::Udp),
+            Self::Icmp | Self::Exec(_) | Self::File(_) => None,
+        }
+    }
 }
 
 /// A conversation over TCP; without steps, a connection passes.

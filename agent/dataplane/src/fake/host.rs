@@ -33,7 +33,7 @@ impl HostPlane for FakeKernel {
     ) -> Result<HostState, DataplaneError> {
         self.read()?;
         let mut state = self.host.state.clone();
-        for name in desired.sysctls.keys() {
+        for name in desired.sysctls.keys().chain(&desired.not_strict) {
             let missing = || Err("no such file".to_owned());
             state.sysctls.entry(name.clone()).or_insert_with(missing);
         }

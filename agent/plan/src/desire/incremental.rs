@@ -3,7 +3,7 @@
 //! Desired state that follows its table, at a cost proportional to the change.
 //!
 //! Only changes that concern the changed records alone are followed. Where records interact (two of one
-//! virtual server, allocation of marks, growth of a set), [`IncrementalDesired::update`] returns `None`,
+//! virtual server, allocation of marks, ways of checks, growth of a set), [`IncrementalDesired::update`] returns `None`,
 //! and the state is computed from scratch. It always equals the result of [`desire`](super::desire).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use portolan_model::{Family, NodeTable, RecordKey};
 
 use super::{Builder, Desired, Note, Refused, Want, build, room_for};
 use crate::marks::Marked;
-use crate::{Config, KernelState, NodeFacts, SetName, ownership_entry};
+use crate::{Config, KernelState, NodeFacts, SetName, has_ways, ownership_entry};
 
 /// With more changed records the state is computed from scratch, which is cheaper for each record.
 const MOST: usize = 2_048;
@@ -122,6 +122,9 @@ impl IncrementalDesired {
         if keys.len() > MOST || !self.stay_refused(&keys) {
             return None;
         }
+        if keys.iter().any(|key| changes_ways(from, to, key)) {
+            return None;
+        }
         let mut changes = Vec::new();
         for key in keys {
             let old = self.desired_of(from, &key, facts, config, observed)?;
@@ -182,7 +185,7 @@ impl IncrementalDesired {
             Refused::Taken { record, holder, .. } => {
                 !changed.contains(record) && !changed.contains(holder)
             }
-            Refused::NoMark { .. } => false,
+            Refused::NoMark { .. } | Refused::NoWay { .. } => false,
         })
     }
 
@@ -308,6 +311,12 @@ impl IncrementalDesired {
             }
         }
     }
+}
+
+/// Whether a record may need other ways than before: records share them. A change of health alone does not.
+fn changes_ways(from: &NodeTable, to: &NodeTable, key: &RecordKey) -> bool {
+    let (old, new) = (from.records.get(key), to.records.get(key));
+    old != new && old.into_iter().chain(new).any(|record| has_ways(record))
 }
 
 /// Entries of `one` that `other` lacks, with the names of their sets.

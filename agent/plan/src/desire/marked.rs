@@ -3,6 +3,7 @@
 //! Virtual servers that the kernel finds by a packet's mark: for short circuits, for load balancers with ranges of
 //! ports, and for marks of an operator.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_model::ipset::SetEntry;
@@ -11,7 +12,7 @@ use portolan_model::{Balancing, Family, Frontend, FrontendAddress, FrontendKind,
 
 use super::{Builder, Refused, server};
 use crate::marks::Marked;
-use crate::{KernelState, SetName, marks};
+use crate::{KernelState, SetName, WayTo, marks, ownership_entry, ways};
 
 impl Builder<'_> {
     /// Adds what a load balancer's frontend without a port of its own needs; whether it is one.
@@ -72,7 +73,12 @@ impl Builder<'_> {
 
     /// Adds a virtual server by mark, and the entries that set the mark, for each record with a short
     /// circuit or with ranges of ports.
-    pub(super) fn add_marks(&mut self, family: Family, observed: &KernelState) {
+    pub(super) fn add_marks(
+        &mut self,
+        family: Family,
+        observed: &KernelState,
+        kept: &BTreeMap<WayTo, u32>,
+    ) {
         let wanted = self.marked.remove(&family).unwrap_or_default();
         let names = SetName::MARKS.map(|set| self.config.names.set(set, family));
         let sets = SetName::MARKS.into_iter().zip(&names);
@@ -82,7 +88,12 @@ impl Builder<'_> {
         let servers = self.desired.state.virtual_servers.keys();
         let of_family = servers.chain(self.foreign.keys());
         let of_family = of_family.filter(|key| key.family() == family);
-        let taken = of_family.filter_map(VirtualServerKey::mark).collect();
+        let of_ways = kept.iter().filter(|(to, _)| to.family == family);
+        let of_ways = of_ways.map(|(_, mark)| *mark);
+        let taken = of_family
+            .filter_map(VirtualServerKey::mark)
+            .chain(of_ways)
+            .collect();
         let marks = marks::allocate(&wanted, &mapped, &taken, self.config.short_circuit_mask);
         for (key, marked) in wanted {
             let table = self.table;
@@ -95,6 +106,36 @@ impl Builder<'_> {
                     record: key,
                     family,
                 }),
+            }
+        }
+    }
+
+    /// Adds a virtual server by mark for each way of a health check. It belongs to no record: records share it.
+    pub(super) fn add_ways(&mut self, kept: &BTreeMap<WayTo, u32>) {
+        let wanted = ways::wanted(&self.table.records);
+        let config = self.config;
+        for family in &config.families {
+            let of_family = wanted.keys().filter(|to| to.family == *family);
+            let servers = self.desired.state.virtual_servers.keys();
+            let taken = servers.chain(self.foreign.keys());
+            let taken = taken.filter(|key| key.family() == *family);
+            let taken = taken.filter_map(VirtualServerKey::mark).collect();
+            let mask = config.short_circuit_mask;
+            let marks = ways::allocate(of_family.clone(), kept, &taken, mask);
+            for to in of_family {
+                let Some(mark) = marks.get(to) else {
+                    let record = wanted[to].clone();
+                    let refused = Refused::NoWay { record, to: *to };
+                    self.desired.refused.push(refused);
+                    continue;
+                };
+                let (family, mark) = (*family, *mark);
+                let key = VirtualServerKey::Mark { family, mark };
+                let server = ways::server(to);
+                self.desired.state.virtual_servers.insert(key, server);
+                self.mine.clear();
+                self.entry(SetName::VirtualServers, family, ownership_entry(&key));
+                self.desired.ways.insert(*to, mark);
             }
         }
     }

@@ -24,7 +24,9 @@ pub use backends::is_behind;
 pub use incremental::{IncrementalDesired, Touched};
 pub use outcome::{Desired, Note, Refused};
 
-use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks::Marked, ownership_entry};
+use crate::{
+    Config, KernelState, NodeFacts, SetName, VipBinding, marks::Marked, ownership_entry, ways,
+};
 
 /// Computes the desired state. It depends on three parts of the observed state: foreign virtual servers
 /// (one that differs from the desired one in weights only is adopted, any other is left untouched),
@@ -51,10 +53,12 @@ fn build<'a>(
     for record in table.records.values() {
         builder.record(record);
     }
+    let kept = ways::kept(observed, config);
     for family in &config.families {
-        builder.add_marks(*family, observed);
+        builder.add_marks(*family, observed, &kept);
         builder.make_rules(*family, observed);
     }
+    builder.add_ways(&kept);
     for set in builder.desired.state.sets.values_mut() {
         set.header.max_entries = room_for(set.entries.len());
     }

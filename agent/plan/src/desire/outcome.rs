@@ -10,15 +10,17 @@ use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::{self, VirtualServerKey};
 use portolan_model::{Family, Protocol, Record, RecordKey};
 
-use crate::{KernelState, ownership_entry};
+use crate::{KernelState, WayTo, ownership_entry};
 
 /// Desired state of the kernel, with the parts of the table that it leaves out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The state.
     pub state: KernelState,
-    /// Record of each virtual server.
+    /// Record of each virtual server, except those of ways.
     pub records: BTreeMap<VirtualServerKey, Arc<Record>>,
+    /// Ways of health checks, with the mark of the virtual server of each.
+    pub ways: BTreeMap<WayTo, u32>,
     /// Parts of the table that were left out, or work only in part.
     pub refused: Vec<Refused>,
     /// Deviations from the expected that are no errors.
@@ -49,6 +51,13 @@ impl Desired {
         needing
             .filter_map(|(key, _)| Some(&self.records.get(key)?.key))
             .collect()
+    }
+
+    /// Whether health checks need marks, also if none is free.
+    #[must_use]
+    pub fn needs_ways(&self) -> bool {
+        let is_refused = |refused: &Refused| matches!(refused, Refused::NoWay { .. });
+        !self.ways.is_empty() || self.refused.iter().any(is_refused)
     }
 
     /// Protocol of a virtual server's connections; for a mark that of its record.
@@ -114,6 +123,19 @@ pub enum Refused {
         /// The family.
         family: Family,
     },
+    /// The mask has too few marks for all health checks by way of the service.
+    #[error(
+        "{record}: no {} packet mark is free in --short-circuit-mask: checks of {} with via Service are not run, \
+         and it stays as it is",
+        to.family,
+        to.backend.ip()
+    )]
+    NoWay {
+        /// The first record that needs it.
+        record: RecordKey,
+        /// Where the way leads.
+        to: WayTo,
+    },
 }
 
 impl Refused {
@@ -125,7 +147,8 @@ impl Refused {
             | Self::ForeignRoute { record, .. }
             | Self::Taken { record, .. }
             | Self::UnknownScheduler { record, .. }
-            | Self::NoMark { record, .. } => record,
+            | Self::NoMark { record, .. }
+            | Self::NoWay { record, .. } => record,
         }
     }
 }

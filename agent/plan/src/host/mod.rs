@@ -46,6 +46,8 @@ pub struct Host {
     pub announcement_interval: Duration,
     /// Routing table for the virtual addresses that are served; 0 for none.
     pub announce_table: u32,
+    /// Bits of packet marks that the agent may use; `None` for its choice.
+    pub marks: Option<u32>,
 }
 
 impl Default for Host {
@@ -61,6 +63,7 @@ impl Default for Host {
             announcements: 3,
             announcement_interval: Duration::from_millis(200),
             announce_table: 0,
+            marks: None,
         }
     }
 }
@@ -84,6 +87,9 @@ pub struct Vips {
     pub bound: BTreeSet<IpAddr>,
     /// Those with a real server that takes new connections, and with their quorum.
     pub served: BTreeSet<IpAddr>,
+    /// Whether answers to checks of this host come from IPv4 ones: backends that are reached directly or by a tunnel
+    /// are checked by way of the service.
+    pub answer: bool,
 }
 
 /// State of the kernel that a host asks for.
@@ -95,6 +101,8 @@ pub struct HostDesired {
     pub sysctl_mode: SysctlMode,
     /// Values of settings.
     pub sysctls: BTreeMap<String, String>,
+    /// Settings `rp_filter` that must not be strict (1): 0 and 2 are right.
+    pub not_strict: BTreeSet<String>,
     /// The sync daemons.
     pub daemons: BTreeMap<SyncRole, SyncDaemon>,
     /// Addresses that an interface answers neighbour solicitations for.
@@ -119,6 +127,17 @@ impl HostDesired {
                 sysctls.insert(proxy_ndp(interface), "1".to_owned());
             }
         }
+        let mut not_strict = BTreeSet::new();
+        if vips.answer {
+            // Otherwise the kernel drops packets from an address of its own. They arrive on the interface to the
+            // backends, which need not be that to the clients.
+            sysctls
+                .entry(of_interface("accept_local", "all"))
+                .or_insert_with(|| "1".to_owned());
+            let interfaces = ["all"].into_iter().chain(host.interface.as_deref());
+            let filters = interfaces.map(|name| of_interface("rp_filter", name));
+            not_strict.extend(filters.filter(|name| !sysctls.contains_key(name)));
+        }
         let announced = vips.served.iter().map(|ip| (host.announce_table, *ip));
         let is_announced = host.is_active && host.announce_table != 0;
         let daemons = host.sync.iter().flat_map(|daemon| {
@@ -129,6 +148,7 @@ impl HostDesired {
             timeouts: host.timeouts,
             sysctl_mode: host.sysctl_mode,
             sysctls,
+            not_strict,
             daemons: daemons.collect(),
             neighbours,
             announced: announced.filter(|_| is_announced).collect(),
@@ -148,6 +168,12 @@ impl Host {
     pub fn answers(&self) -> bool {
         self.is_active && self.binding.is_some()
     }
+}
+
+/// An IPv4 setting of an interface, or of all.
+fn of_interface(setting: &str, interface: &str) -> String {
+    let interface = interface.replace('.', "/");
+    format!("net.ipv4.conf.{interface}.{setting}")
 }
 
 /// The setting that lets an interface answer for proxy neighbours. In the notation of `sysctl` the dots of a

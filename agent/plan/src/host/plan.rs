@@ -86,7 +86,8 @@ fn sysctls(desired: &HostDesired, observed: &HostState) -> (Vec<HostStep>, Vec<S
     if desired.sysctl_mode == SysctlMode::Ignore {
         return (steps, problems);
     }
-    for (name, value) in wrong(&desired.sysctls, observed) {
+    let loose = loosened(desired, observed);
+    for (name, value) in wrong(&desired.sysctls, observed).chain(wrong(&loose, observed)) {
         match (observed.sysctls.get(name), desired.sysctl_mode) {
             (Some(Ok(_)), SysctlMode::Set) => steps.push(HostStep::SetSysctl {
                 name: name.clone(),
@@ -102,6 +103,17 @@ fn sysctls(desired: &HostDesired, observed: &HostState) -> (Vec<HostStep>, Vec<S
         }
     }
     (steps, problems)
+}
+
+/// The settings that are strict and must not be, with the value that is right whatever other interfaces have.
+fn loosened(desired: &HostDesired, observed: &HostState) -> BTreeMap<String, String> {
+    let is_strict = |name: &&String| match observed.sysctls.get(*name) {
+        Some(Ok(value)) => value == "1",
+        // Told like that of any other setting.
+        _ => true,
+    };
+    let strict = desired.not_strict.iter().filter(is_strict);
+    strict.map(|name| (name.clone(), "2".to_owned())).collect()
 }
 
 fn wrong<'a>(

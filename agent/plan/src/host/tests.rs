@@ -13,6 +13,7 @@ fn vips(bound: &[&str], served: &[&str]) -> Vips {
     Vips {
         bound: bound.iter().map(|text| ip(text)).collect(),
         served: served.iter().map(|text| ip(text)).collect(),
+        answer: false,
     }
 }
 
@@ -209,6 +210,62 @@ fn a_setting_is_written_reported_or_left() {
     let (steps, problems) = plan(SysctlMode::Set, &with(Err("no such file")));
     assert_eq!((steps, problems.len()), (0, 1));
     assert!(problems[0].contains("no such file"), "{problems:?}");
+}
+
+#[test]
+fn answers_from_virtual_addresses_are_let_in() {
+    let (local, filter) = (
+        "net.ipv4.conf.all.accept_local",
+        "net.ipv4.conf.all.rp_filter",
+    );
+    let of_interface = "net.ipv4.conf.eth0/7.rp_filter";
+    let answered = Vips {
+        answer: true,
+        ..Vips::default()
+    };
+    let host = Host {
+        interface: Some("eth0.7".to_owned()),
+        ..Host::default()
+    };
+    let steps = |host: &Host, values: [&str; 3]| -> Vec<String> {
+        let names = [local, filter, of_interface];
+        let observed = HostState {
+            sysctls: names
+                .into_iter()
+                .zip(values)
+                .map(|(name, value)| (name.to_owned(), Ok(value.to_owned())))
+                .collect(),
+            ..HostState::default()
+        };
+        let desired = HostDesired::new(host, &answered);
+        let (steps, problems) = plan_host(&desired, &observed, &Owned::default());
+        let steps = steps.iter().map(ToString::to_string);
+        steps.chain(problems).collect()
+    };
+    assert_eq!(steps(&host, ["1", "0", "2"]), [""; 0]);
+    let expected = [
+        format!("set {local} = 1"),
+        format!("set {filter} = 2"),
+        format!("set {of_interface} = 2"),
+    ];
+    assert_eq!(steps(&host, ["0", "1", "1"]), expected);
+    // Without such answers nothing changes.
+    let quiet = HostDesired::new(&host, &Vips::default());
+    assert!(quiet.sysctls.is_empty() && quiet.not_strict.is_empty());
+    // The file's value wins.
+    let strict = Host {
+        sysctls: [local, filter, of_interface]
+            .map(|name| (name.to_owned(), "1".to_owned()))
+            .into(),
+        ..host.clone()
+    };
+    assert_eq!(steps(&strict, ["1", "1", "1"]), [""; 0]);
+    let check = Host {
+        sysctl_mode: SysctlMode::Check,
+        ..host
+    };
+    let expected = [format!("{filter} is 1: expected 2")];
+    assert_eq!(steps(&check, ["1", "1", "0"]), expected);
 }
 
 #[test]

@@ -45,6 +45,8 @@ fn local_policy_out(writer: &mut Writer<'_>) -> Vec<String> {
     );
     vec![
         NOT_NEW.to_owned(),
+        // Health checks by way of a service: their mark leads to one backend, whoever may be a client.
+        format!("{} -j RETURN", writer.has_own_mark()),
         map_mark(writer, SetName::BalancedMark),
         writer.on_set(SetName::LoadBalancerFw, "dst,dst", "", &ranges),
         format!("-m set --match-set {set} dst,dst -g {chain}"),

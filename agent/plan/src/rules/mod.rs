@@ -180,6 +180,12 @@ impl Writer<'_> {
         }
     }
 
+    /// Match for packets whose mark leads to a virtual server of ours.
+    fn has_own_mark(&self) -> String {
+        let ours = self.config.short_circuit_mask.bits();
+        format!("-m mark ! --mark 0x0/{ours:#x}")
+    }
+
     fn chain(&self, suffix: &str) -> String {
         self.config.names.chain(suffix)
     }

@@ -100,10 +100,11 @@ fn node_port(writer: &mut Writer<'_>) -> Vec<String> {
 }
 
 fn mark_masq(writer: &mut Writer<'_>) -> Vec<String> {
-    vec![format!(
-        "-j MARK --or-mark {:#x}",
-        writer.config.masquerade_mark
-    )]
+    vec![
+        // IPVS compares the whole mark. A health check has an address of this host already.
+        format!("{} -j RETURN", writer.has_own_mark()),
+        format!("-j MARK --or-mark {:#x}", writer.config.masquerade_mark),
+    ]
 }
 
 fn postrouting(writer: &mut Writer<'_>) -> Vec<String> {

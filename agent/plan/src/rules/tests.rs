@@ -159,6 +159,16 @@ fn mark_of_a_short_circuit_is_cleared_unless_it_has_foreign_bits() {
 }
 
 #[test]
+fn a_mark_of_ours_leads_past_rules_that_would_change_it() {
+    let text = rules(Family::V4, &Config::default()).restore_input(&[], &[]);
+    let passes = "-m mark ! --mark 0x0/0x3fff0000 -j RETURN";
+    let out = chain(&text, "mangle", "KUBE-LOCAL-POLICY-OUT");
+    assert_eq!(out[1], passes, "{out:?}");
+    let masquerade = chain(&text, "nat", "KUBE-MARK-MASQ");
+    assert_eq!(masquerade, [passes, "-j MARK --or-mark 0x4000"]);
+}
+
+#[test]
 fn chains_fit_the_longest_prefix() {
     let config = Config {
         names: crate::Names::new("PORTO").unwrap(),

@@ -2,10 +2,11 @@
 
 //! Rules on demand: a host whose load balancers need none is left alone until one does.
 
-use portolan_model::check::HealthPolicy;
-use portolan_model::ipvs::{ForwardingMethod, Thresholds};
+use portolan_model::check::{Check, HealthPolicy, Probe, TcpProbe, Via};
+use portolan_model::ipvs::{ForwardingMethod, Thresholds, VirtualServerKey};
 use portolan_model::{AdministrativeState, Balancing, PortRange, Profile};
 use portolan_plan::RulesMode;
+use portolan_plan::host::{Host, Owned};
 
 use super::*;
 
@@ -151,4 +152,91 @@ async fn marks_in_the_kernel_stay_when_another_program_begins_to_use_them() {
     let error = restarted.reconcile(&table).await.unwrap_err().to_string();
     assert!(error.starts_with("packet marks: "), "{error}");
     assert_eq!(restarted.dataplane.state, before);
+}
+
+/// A check by way of the service, of a load balancer that needs no rules.
+fn checked_by_service() -> Record {
+    let mut record = balancer(|_| {});
+    record.key.port = "http".into();
+    let check = Check {
+        via: Via::Service {
+            frontend: Some("http".into()),
+        },
+        ..Check::new(Probe::Tcp(TcpProbe::default()))
+    };
+    let balancing = Arc::make_mut(record.balancing.as_mut().unwrap());
+    balancing.profiles[0].checks = vec![Arc::new(check)];
+    record
+}
+
+fn marks_of(kernel: &FakeKernel) -> Vec<u32> {
+    let servers = kernel.state.virtual_servers.keys();
+    servers.filter_map(VirtualServerKey::mark).collect()
+}
+
+#[tokio::test]
+async fn ways_of_checks_are_told_once_the_kernel_has_them() {
+    let mut reconciler = on_demand(FakeKernel::default());
+    uses_marks(&mut reconciler.dataplane, "0x10000");
+    let table = table_of([checked_by_service()]);
+    assert_eq!(reconciler.ways(), None);
+    let outcome = reconciler.reconcile(&table).await.unwrap();
+    assert_eq!((outcome.errors, outcome.again), (vec![], false));
+    let kernel = &reconciler.dataplane;
+    // Marks are chosen beside those of other programs, without a rule.
+    assert_eq!((writes(kernel), kernel.mark_choices), (0, 1));
+    let marks = marks_of(kernel);
+    assert!(
+        matches!(marks[..], [mark] if mark & 0x3_ffff == 0),
+        "{marks:x?}"
+    );
+    let told = reconciler.ways().unwrap().marks;
+    assert_eq!(told.values().copied().collect::<Vec<_>>(), marks);
+
+    // Another program deletes it: nothing is told until it is there again.
+    reconciler
+        .dataplane
+        .state
+        .virtual_servers
+        .retain(|key, _| key.mark().is_none());
+    reconciler.forget();
+    assert_eq!(reconciler.ways(), None);
+    reconciler.reconcile(&table).await.unwrap();
+    assert_eq!(reconciler.ways().unwrap().marks, told);
+    let mut restarted = on_demand(reconciler.into_dataplane());
+    let outcome = restarted.reconcile(&table).await.unwrap();
+    assert_eq!((outcome.objects, outcome.errors), (0, vec![]));
+    assert_eq!(restarted.ways().unwrap().marks, told);
+}
+
+#[tokio::test]
+async fn marks_are_of_the_bits_that_the_director_gives() {
+    let mut reconciler = on_demand(FakeKernel::default());
+    let table = table_of([checked_by_service(), {
+        let mut ranged = balancer(ranges);
+        ranged.key.service = "ranged".into();
+        ranged
+    }]);
+    for bits in [0x00f0_0000, 0x0f00_0000] {
+        let host = Host {
+            marks: Some(bits),
+            ..Host::default()
+        };
+        reconciler.set_host(Some(host.into()), Owned::default());
+        let outcome = reconciler.reconcile(&table).await.unwrap();
+        assert_eq!((outcome.errors, outcome.again), (vec![], false));
+        let marks = marks_of(&reconciler.dataplane);
+        assert_eq!(marks.len(), 2);
+        assert!(marks.iter().all(|mark| mark & !bits == 0), "{marks:x?}");
+    }
+    // Bits of another program are refused with its name, and the kernel keeps what it has.
+    uses_marks(&mut reconciler.dataplane, "0x1000");
+    let host = Host {
+        marks: Some(0x3000),
+        ..Host::default()
+    };
+    reconciler.set_host(Some(host.into()), Owned::default());
+    let error = reconciler.reconcile(&table).await.unwrap_err().to_string();
+    assert!(error.contains("OTHER"), "{error}");
+    assert_eq!(marks_of(&reconciler.dataplane).len(), 2);
 }

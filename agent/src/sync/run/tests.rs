@@ -257,6 +257,7 @@ impl Rig {
             health_checks,
             ready: Ready::new(Readiness::default(), Family::ALL.into_iter().collect()),
             watchdog,
+            ways: watch::Sender::default(),
         };
         let drainer = Drainer::open(state.path(), Duration::from_secs(900), clock);
         let reconciler = Reconciler::new(kernel.clone(), Config::default());

@@ -65,6 +65,8 @@ fn by_service(findings: &mut Findings, path: &Path, document: &CheckDocument, pr
         Probe::Icmp => Some("icmp"),
         Probe::Exec(_) => Some("exec"),
         Probe::File(_) => Some("file"),
+        // It has a port of its own, which no frontend has.
+        Probe::Agent(_) => Some("agent"),
         _ => None,
     };
     if let Some(kind) = kind {
@@ -78,6 +80,14 @@ fn by_service(findings: &mut Findings, path: &Path, document: &CheckDocument, pr
     if document.port.is_some() && !matches!(probe, Probe::Agent(_)) {
         let message = "via Service goes to the frontend's: expected with via Direct only";
         findings.error(&path.field("port"), message);
+    }
+    if document
+        .source
+        .as_ref()
+        .is_some_and(|source| source.mark.is_some())
+    {
+        let message = "via Service has a mark of the agent's: expected with via Direct only";
+        findings.error(&path.field("source").field("mark"), message);
     }
 }
 

@@ -113,7 +113,7 @@ pub struct CheckDocument {
 pub enum ViaName {
     /// To the backend's address.
     Direct,
-    /// To the virtual address, the way clients come.
+    /// To the virtual address, the way clients come: it finds a missing virtual address or tunnel.
     Service,
 }
 

@@ -3,9 +3,9 @@
 //! Health checks against frontends and backends.
 
 use portolan_model::Protocol;
-use portolan_model::check::{Probe, Via};
+use portolan_model::check::Via;
 
-use crate::balancer::LoadBalancer;
+use crate::balancer::{Backend, LoadBalancer};
 use crate::check::DeclaredCheck;
 use crate::convert::Findings;
 use crate::frontend::{Frontend, Packets};
@@ -15,7 +15,11 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
     let spec = Path::default().field("spec");
     for (index, check) in object.checks.iter().enumerate() {
         let path = spec.field("checks").item(index);
-        by_service(object, check, findings, &path);
+        if by_service(object, check, findings, &path) {
+            let all = object.backends.iter().enumerate();
+            let own = all.filter(|(_, backend)| backend.checks.is_none());
+            reaches(object, check, own, findings, &path);
+        }
         let inherits = |port: &Option<u16>| port.is_none_or(|port| port == 0);
         let lacking = object
             .backends
@@ -32,22 +36,17 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
                 .item(index)
                 .field("checks")
                 .item(number);
-            by_service(object, check, findings, &path);
+            if by_service(object, check, findings, &path) {
+                reaches(
+                    object,
+                    check,
+                    [(index, backend)].into_iter(),
+                    findings,
+                    &path,
+                );
+            }
             port(object, check, backend.port, findings, &path);
         }
-    }
-}
-
-/// The protocol of a probe; `None` if it connects to no port.
-fn protocol(probe: &Probe) -> Option<Protocol> {
-    match probe {
-        Probe::Tcp(_) | Probe::Tls(_) | Probe::Http(_) | Probe::Grpc(_) | Probe::Agent(_) => {
-            Some(Protocol::Tcp)
-        }
-        Probe::Udp(_) => Some(Protocol::Udp),
-        Probe::Dns(dns) if dns.tcp => Some(Protocol::Tcp),
-        Probe::Dns(_) => Some(Protocol::Udp),
-        Probe::Icmp | Probe::Exec(_) | Probe::File(_) => None,
     }
 }
 
@@ -60,8 +59,68 @@ fn fits(frontend: &Frontend, wanted: Protocol) -> bool {
     }
 }
 
-fn by_service(object: &LoadBalancer, check: &DeclaredCheck, findings: &mut Findings, path: &Path) {
-    let (Via::Service { frontend }, Some(wanted)) = (&check.via, protocol(&check.probe)) else {
+/// The frontend by whose way a check reaches a backend: the named one, or the first of a fitting protocol that serves
+/// the backend's family.
+pub(crate) fn frontend_of<'a>(
+    object: &'a LoadBalancer,
+    backend: &Backend,
+    check: &DeclaredCheck,
+) -> Option<&'a Frontend> {
+    let (Via::Service { frontend: name }, Some(wanted)) = (&check.via, check.probe.protocol())
+    else {
+        return None;
+    };
+    let is_meant = |frontend: &&Frontend| {
+        let has_name = name.as_ref().is_none_or(|name| **name == *frontend.name);
+        let families = frontend.packets.families();
+        let serves = |family| object.serves(backend.address, backend.forwarding, family);
+        has_name && fits(frontend, wanted) && families.iter().any(serves)
+    };
+    object.frontends.iter().find(is_meant)
+}
+
+/// Each backend of a check by way of the service is behind such a frontend.
+fn reaches<'a>(
+    object: &LoadBalancer,
+    check: &DeclaredCheck,
+    mut backends: impl Iterator<Item = (usize, &'a Backend)>,
+    findings: &mut Findings,
+    path: &Path,
+) {
+    let Some(wanted) = check.probe.protocol().filter(|_| check.via != Via::Direct) else {
+        return;
+    };
+    // One that no frontend serves is an error of its own.
+    let is_served = |backend: &Backend| {
+        let families = object.families();
+        let serves = |family| object.serves(backend.address, backend.forwarding, family);
+        families.iter().any(serves)
+    };
+    let lacking = backends
+        .find(|(_, backend)| is_served(backend) && frontend_of(object, backend, check).is_none());
+    if let Some((index, backend)) = lacking {
+        let message = format!(
+            "Service: no frontend that is {wanted} with a port serves backends[{index}] ({}): expected one",
+            backend.address
+        );
+        findings.error(&path.field("via"), message);
+    }
+}
+
+/// Whether the frontend that a check names, or any, fits it.
+fn by_service(
+    object: &LoadBalancer,
+    check: &DeclaredCheck,
+    findings: &mut Findings,
+    path: &Path,
+) -> bool {
+    let before = findings.errors.len();
+    fitting(object, check, findings, path);
+    findings.errors.len() == before
+}
+
+fn fitting(object: &LoadBalancer, check: &DeclaredCheck, findings: &mut Findings, path: &Path) {
+    let (Via::Service { frontend }, Some(wanted)) = (&check.via, check.probe.protocol()) else {
         return;
     };
     let Some(name) = frontend else {
@@ -99,7 +158,7 @@ fn port(
     path: &Path,
 ) {
     let fixed = check.port.is_some() || backend.is_some_and(|port| port != 0);
-    if protocol(&check.probe).is_none() || check.via != Via::Direct || fixed {
+    if check.probe.protocol().is_none() || check.via != Via::Direct || fixed {
         return;
     }
     let mut ports = object

@@ -242,12 +242,10 @@ fn unsupported(generation: &Generation, file: &Path, host: Option<&str>) -> Vec<
         };
         found.extend(fields.into_iter().map(|field| (object.clone(), field)));
     }
-    for director in &generation.directors {
+    let without_host = generation.directors.iter().filter(|_| host.is_none());
+    for director in without_host {
         let object = format!("Director {}", director.name);
-        let fields = match host {
-            Some(_) => portolan_director::unsupported_of_director(director),
-            None => portolan_director::unsupported_without_host(director),
-        };
+        let fields = portolan_director::unsupported_without_host(director);
         found.extend(fields.into_iter().map(|field| (object.clone(), field)));
     }
     if let ([_, second, ..], None) = (&generation.directors[..], host) {
