@@ -124,7 +124,7 @@ fn only_local_pods_and_the_node_itself_are_short_circuited() {
         [format!("-i veth+ {short}"), drop.to_owned()]
     );
     assert_eq!(
-        chain(&text, "mangle", "KUBE-LOCAL-POLICY-OUT")[3..],
+        chain(&text, "mangle", "KUBE-LOCAL-POLICY-OUT")[4..],
         [format!("{short}-OUT"), drop.to_owned()]
     );
 }
