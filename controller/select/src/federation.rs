@@ -4,8 +4,8 @@
 //!
 //! An import is a Service of the importing cluster with the name `NAME@clusterset`, which no Service has,
 //! and with virtual addresses in place of cluster IPs. The plan says which imports exist; it is computed
-//! anew when exports, namespaces, policies or members change. Records are computed by import, when an
-//! endpoint, a state or an address of it changes.
+//! anew when namespaces, policies or members change, and for the names of exports that change. Records
+//! are computed by import, when an endpoint, a state or an address of it changes.
 
 mod export;
 mod input;
