@@ -101,8 +101,12 @@ fn node_port(writer: &mut Writer<'_>) -> Vec<String> {
 
 fn mark_masq(writer: &mut Writer<'_>) -> Vec<String> {
     vec![
-        // IPVS compares the whole mark. A health check has an address of this host already.
-        format!("{} -j RETURN", writer.has_own_mark()),
+        // IPVS compares the whole mark. A health check has an address of this host already; packets of pods may have
+        // marks of other programs.
+        format!(
+            "-m addrtype --src-type LOCAL {} -j RETURN",
+            writer.has_own_mark()
+        ),
         format!("-j MARK --or-mark {:#x}", writer.config.masquerade_mark),
     ]
 }

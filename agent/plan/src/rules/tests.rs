@@ -165,7 +165,8 @@ fn a_mark_of_ours_leads_past_rules_that_would_change_it() {
     let out = chain(&text, "mangle", "KUBE-LOCAL-POLICY-OUT");
     assert_eq!(out[1], passes, "{out:?}");
     let masquerade = chain(&text, "nat", "KUBE-MARK-MASQ");
-    assert_eq!(masquerade, [passes, "-j MARK --or-mark 0x4000"]);
+    let local = format!("-m addrtype --src-type LOCAL {passes}");
+    assert_eq!(masquerade, [&local, "-j MARK --or-mark 0x4000"]);
 }
 
 #[test]
