@@ -23,14 +23,14 @@ use portolan_model::{Balancing, ByRecord, Family, FrontendAddress, Record, Recor
 use crate::desire::is_behind;
 use crate::{Config, KernelState, MarkMask, SetName, marks};
 
-/// Where a way leads. Equal ones are one virtual server.
+/// Destination of a way. Equal ones are one virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WayTo {
     /// The family of the virtual address.
     pub family: Family,
     /// The backend. Its port is 0 with a method that translates none: the packet keeps its own.
     pub backend: SocketAddr,
-    /// How packets reach it.
+    /// Forwarding method of the packets to it.
     pub forwarding: ForwardingMethod,
 }
 

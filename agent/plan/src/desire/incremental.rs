@@ -313,7 +313,7 @@ impl IncrementalDesired {
     }
 }
 
-/// Whether a record may need other ways than before: records share them. A change of health alone does not.
+/// Change of a record that may change the ways of checks, which records share. A change of health alone does not.
 fn changes_ways(from: &NodeTable, to: &NodeTable, key: &RecordKey) -> bool {
     let (old, new) = (from.records.get(key), to.records.get(key));
     old != new && old.into_iter().chain(new).any(|record| has_ways(record))

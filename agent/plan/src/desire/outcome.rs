@@ -53,7 +53,7 @@ impl Desired {
             .collect()
     }
 
-    /// Whether health checks need marks, also if none is free.
+    /// Need of marks for health checks, also if none is free.
     #[must_use]
     pub fn needs_ways(&self) -> bool {
         let is_refused = |refused: &Refused| matches!(refused, Refused::NoWay { .. });
@@ -133,7 +133,7 @@ pub enum Refused {
     NoWay {
         /// The first record that needs it.
         record: RecordKey,
-        /// Where the way leads.
+        /// Destination of the way.
         to: WayTo,
     },
 }

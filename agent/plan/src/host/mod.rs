@@ -87,8 +87,8 @@ pub struct Vips {
     pub bound: BTreeSet<IpAddr>,
     /// Those with a real server that takes new connections, and with their quorum.
     pub served: BTreeSet<IpAddr>,
-    /// Whether answers to checks of this host come from IPv4 ones: backends that are reached directly or by a tunnel
-    /// are checked by way of the service.
+    /// Checks by way of the service of backends that answer from an IPv4 virtual address: those reached directly or by
+    /// a tunnel.
     pub answer: bool,
 }
 

@@ -28,12 +28,15 @@ impl Federation {
         let clusters = exports.iter().map(|key| Arc::clone(&key.cluster));
         let clusters: BTreeSet<_> = clusters.collect();
         let mut names: BTreeSet<_> = exports.iter().map(|key| Arc::clone(&key.name)).collect();
-        let of = |names: &BTreeSet<Arc<str>>, cluster: &Arc<str>, name: &Arc<str>| {
+        let of = |names: &BTreeSet<Arc<str>>, cluster: &str, name: &str| {
             clusters.contains(cluster) || names.contains(name)
         };
-        let world = self.world_of(catalog, |cluster, name| of(&names, cluster, name));
-        names.extend(plan.restated(&world, &clusters));
-        let world = self.world_of(catalog, |cluster, name| of(&names, cluster, name));
+        let mut world = self.world_of(catalog, |cluster, name| of(&names, cluster, name));
+        let restated = plan.restated(&world, &clusters);
+        if !restated.is_subset(&names) {
+            names.extend(restated);
+            world = self.world_of(catalog, |cluster, name| of(&names, cluster, name));
+        }
         let renewal = plan.renew(&world, &clusters, &names);
         self.plan = plan;
         let imports = renewal.imports.iter();

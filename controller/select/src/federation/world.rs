@@ -12,7 +12,7 @@ use portolan_model::{Families, Family};
 use portolan_policy::spec::NetworkMode;
 use portolan_policy::{Cluster, Labels, Objects, Overlap, overlaps};
 
-use super::{Federation, import_name};
+use super::{Federation, SUFFIX, import_name};
 
 /// Why other clusters cannot use the exports of a cluster, by its name.
 pub(super) fn unreachable(objects: &Objects) -> BTreeMap<String, String> {
@@ -47,7 +47,7 @@ impl Federation {
     pub(super) fn world_of(
         &self,
         catalog: &Catalog,
-        is_in: impl Fn(&Arc<str>, &Arc<str>) -> bool,
+        is_in: impl Fn(&str, &str) -> bool,
     ) -> World<'_> {
         let members = self.objects.members().into_iter();
         let members = members.filter_map(|(name, cluster)| {
@@ -68,7 +68,7 @@ impl Federation {
         catalog: &Catalog,
         name: &Arc<str>,
         cluster: &Cluster,
-        is_in: impl Fn(&Arc<str>, &Arc<str>) -> bool,
+        is_in: impl Fn(&str, &str) -> bool,
     ) -> Member {
         let id: Arc<str> = cluster.id.as_str().into();
         let exports = catalog.exports(name);
@@ -87,9 +87,12 @@ impl Federation {
         };
         let of_cluster = self.kept.range(first..);
         let of_cluster = of_cluster.take_while(|(key, _)| key.cluster == *name);
+        let of_cluster = of_cluster.filter(|(key, _)| {
+            let import = key.name.strip_suffix(SUFFIX);
+            import.is_some_and(|import| is_in(name, import))
+        });
         let winners = of_cluster
-            .filter_map(|(key, kept)| Some((import_name(key)?, Arc::clone(kept.winner.as_ref()?))))
-            .filter(|(import, _)| is_in(name, &import.name));
+            .filter_map(|(key, kept)| Some((import_name(key)?, Arc::clone(kept.winner.as_ref()?))));
         let ranges = cluster.network.cluster_set_ips.iter();
         let ranges = ranges.filter(|_| !is_gateway(cluster));
         let quota = self.set.quota.exports_per_cluster;
