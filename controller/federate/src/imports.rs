@@ -11,6 +11,7 @@
 
 mod reason;
 mod renew;
+mod shared;
 mod traffic;
 mod visible;
 
@@ -33,7 +34,8 @@ pub use renew::Renewal;
 pub use traffic::{ImportRecord, Traffic, TrafficReason};
 pub use visible::Explained;
 
-use crate::merge::{Conflict, Export, Import, ImportKind, merge};
+use crate::merge::{Conflict, Export, Import, ImportKind};
+use shared::Merges;
 
 /// Everything that the imports depend on.
 #[derive(Debug, Clone)]
@@ -96,20 +98,21 @@ pub enum ServiceType {
     ExternalName,
 }
 
-/// An import in one cluster.
+/// An import in one cluster. Imports of one name in many clusters are mostly alike, so they share their
+/// parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportHere {
     /// What the exports that are visible here make together.
-    pub import: Import,
+    pub import: Arc<Import>,
     /// The families that it needs virtual addresses of, in order; none if it is headless. An import
     /// with addresses that has none is not supported here (`IPFamilyNotSupported`).
     pub families: Vec<Family>,
     /// By name of the exporting cluster, the name that the Service has there.
-    pub sources: BTreeMap<Arc<str>, ImportName>,
+    pub sources: Arc<BTreeMap<Arc<str>, ImportName>>,
     /// The nodes that get the virtual addresses; all if none.
     pub nodes: Option<Selector>,
     /// How connections are shared.
-    pub traffic: Traffic,
+    pub traffic: Arc<Traffic>,
 }
 
 impl ImportHere {
@@ -131,7 +134,7 @@ pub struct ExportStatus {
     /// it.
     pub conflicts: Vec<Conflict>,
     /// The names of the clusters that import it.
-    pub importers: BTreeSet<Arc<str>>,
+    pub importers: Arc<BTreeSet<Arc<str>>>,
 }
 
 /// The statuses of exports, by name of the cluster.
@@ -165,11 +168,10 @@ pub fn imports(world: &World<'_>) -> Federation {
     for mut exports in by_name.into_values() {
         let imports = imports_of(world, &mut exports);
         for (cluster, of_cluster) in imports {
-            federation
-                .imports
-                .entry(cluster)
-                .or_default()
-                .extend(of_cluster);
+            let all = federation.imports.entry(cluster).or_default();
+            for (name, here) in of_cluster {
+                shared::insert(all, name, here);
+            }
         }
         for (cluster, of_cluster) in exports {
             federation
@@ -187,14 +189,17 @@ fn imports_of(
     world: &World<'_>,
     exports: &mut Statuses,
 ) -> BTreeMap<Arc<str>, BTreeMap<ImportName, ImportHere>> {
+    let mut merges = Merges::default();
     let importing = world.members.keys().map(|importing| {
-        let here = here(world, importing, exports);
+        let here = here(world, importing, exports, &mut merges);
         for import in here.values() {
             note(exports, importing, import);
         }
         (Arc::clone(importing), here)
     });
-    importing.collect()
+    let imports = importing.collect();
+    shared::share_importers(exports);
+    imports
 }
 
 /// The statuses of a cluster's exports, before anybody imports them.
@@ -234,7 +239,7 @@ fn statuses(world: &World<'_>, name: &str, member: &Member) -> BTreeMap<ImportNa
             valid,
             ready,
             conflicts: Vec::new(),
-            importers: BTreeSet::new(),
+            importers: Arc::default(),
         };
         (service.clone(), status)
     });
@@ -282,6 +287,7 @@ fn here(
     world: &World<'_>,
     importing: &Arc<str>,
     statuses: &Statuses,
+    merges: &mut Merges,
 ) -> BTreeMap<ImportName, ImportHere> {
     let Some(member) = world.members.get(importing) else {
         return BTreeMap::new();
@@ -304,7 +310,7 @@ fn here(
         }
     }
     let imports = groups.into_iter().filter_map(|(name, group)| {
-        let here = import_here(world, importing, member, &name, group)?;
+        let here = import_here(world, importing, member, &name, &group, merges)?;
         Some((name, here))
     });
     imports.collect()
@@ -315,7 +321,8 @@ fn import_here(
     importing: &Arc<str>,
     member: &Member,
     name: &ImportName,
-    group: BTreeMap<Arc<str>, visible::Visible>,
+    group: &BTreeMap<Arc<str>, visible::Visible>,
+    merges: &mut Merges,
 ) -> Option<ImportHere> {
     let candidates: BTreeMap<&Arc<str>, &Candidate> = group
         .iter()
@@ -324,12 +331,8 @@ fn import_here(
             Some((exporting, exports.get(&visible.source)?))
         })
         .collect();
-    let exports: Vec<Export> = candidates
-        .values()
-        .map(|candidate| candidate.export.clone())
-        .collect();
-    let last_winner = member.winners.get(name).map(|id| &**id);
-    let import = merge(&exports, last_winner)?;
+    let last_winner = member.winners.get(name);
+    let (sources, import) = merges.merge(group, last_winner, &candidates)?;
     let traffic = traffic::traffic(world, importing, name, &import, &candidates);
     let nodes = group.iter().find_map(|(exporting, visible)| {
         let is_winner = world.members.get(exporting)?.id == import.winner;
@@ -339,28 +342,25 @@ fn import_here(
         ImportKind::ClusterSetIp => import.families_in(member.ranges),
         ImportKind::Headless => Vec::new(),
     };
-    let sources = group.into_iter();
     Some(ImportHere {
         families,
-        sources: sources
-            .map(|(exporting, visible)| (exporting, visible.source))
-            .collect(),
+        sources,
         nodes,
-        traffic,
+        traffic: Arc::new(traffic),
         import,
     })
 }
 
 /// Notes an import in the statuses of its exports.
 fn note(exports: &mut Statuses, importing: &Arc<str>, here: &ImportHere) {
-    for (exporting, source) in &here.sources {
+    for (exporting, source) in &*here.sources {
         let status = exports
             .get_mut(exporting)
             .and_then(|exports| exports.get_mut(source));
         let Some(status) = status else {
             continue;
         };
-        status.importers.insert(Arc::clone(importing));
+        Arc::make_mut(&mut status.importers).insert(Arc::clone(importing));
         for conflict in &here.import.conflicts {
             let mut known = status.conflicts.iter();
             if !known.any(|known| known.reason == conflict.reason) {

@@ -125,7 +125,7 @@ pub struct Import {
     /// `portolan.dev/winner`.
     pub winner: Arc<str>,
     /// The ids of all exporting clusters: `status.clusters`.
-    pub clusters: BTreeSet<Arc<str>>,
+    pub clusters: Arc<BTreeSet<Arc<str>>>,
     /// The type.
     pub kind: ImportKind,
     /// The ports, those of the winner first.
@@ -179,12 +179,10 @@ pub fn merge(exports: &[Export], last_winner: Option<&str>) -> Option<Import> {
         ImportKind::ClusterSetIp => winner.affinity,
         ImportKind::Headless => Affinity::None,
     };
+    let clusters = ordered.iter().map(|export| Arc::clone(&export.cluster));
     Some(Import {
         winner: Arc::clone(&winner.cluster),
-        clusters: ordered
-            .iter()
-            .map(|export| Arc::clone(&export.cluster))
-            .collect(),
+        clusters: Arc::new(clusters.collect()),
         kind: winner.kind,
         ports: ports(&ordered),
         affinity,

@@ -82,6 +82,18 @@ pub enum Tier {
     Weighted(Vec<(Arc<str>, u16)>),
 }
 
+impl Tier {
+    /// The ids of its clusters.
+    pub fn ids(&self) -> impl Iterator<Item = &Arc<str>> {
+        let (alike, weighted) = match self {
+            Self::Alike(ids) => (Some(ids), None),
+            Self::Weighted(ids) => (None, Some(ids)),
+        };
+        let weighted = weighted.into_iter().flatten().map(|(id, _)| id);
+        alike.into_iter().flatten().chain(weighted)
+    }
+}
+
 /// What a cluster has for a record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
@@ -241,6 +253,18 @@ pub fn shares(input: &Input<'_>) -> Shares {
     }
 }
 
+/// Whether the first tiers, so many, take all connections whatever the clusters of later ones have.
+/// `clusters` needs those of the first ones. It holds only if one of them has a ready endpoint: if none has,
+/// those of later tiers decide which endpoints are usable.
+#[must_use]
+pub fn is_settled(input: &Input<'_>, tiers: usize) -> bool {
+    let first = Input {
+        tiers: &input.tiers[..tiers.min(input.tiers.len())],
+        ..*input
+    };
+    loads::are_full(&candidates(&first), &first)
+}
+
 fn scheduler(scheduling: Scheduling<'_>, unequal: bool) -> Option<String> {
     match (scheduling, unequal) {
         (Scheduling::Named(name), _) => Some(name.to_owned()),
@@ -259,16 +283,14 @@ fn candidates<'a>(input: &Input<'a>) -> Vec<Vec<Candidate<'a>>> {
             Tier::Alike(ids) => ids.iter().map(|id| (id, None)).collect(),
             Tier::Weighted(ids) => ids.iter().map(|(id, weight)| (id, Some(*weight))).collect(),
         };
-        let first: Vec<_> = members
-            .into_iter()
-            .filter(|(id, _)| seen.insert(*id))
-            .collect();
-        let used = first.into_iter().filter(|(_, weight)| *weight != Some(0));
-        used.filter_map(|(id, weight)| {
+        let known = members.into_iter().filter_map(|(id, weight)| {
             let (id, cluster) = input.clusters.get_key_value(id)?;
-            Some(candidate(id, cluster, weight))
-        })
-        .collect()
+            Some((id, cluster, weight))
+        });
+        let first = known.filter(|(id, _, _)| seen.insert(*id));
+        let used = first.filter(|(_, _, weight)| *weight != Some(0));
+        used.map(|(id, cluster, weight)| candidate(id, cluster, weight))
+            .collect()
     });
     tiers.collect()
 }

@@ -109,7 +109,7 @@ impl WantedImport {
                     .clone()
                     .filter(|text| text.len() <= 63),
             },
-            clusters: import.clusters.clone(),
+            clusters: BTreeSet::clone(&import.clusters),
             conditions: vec![ready],
         }
     }

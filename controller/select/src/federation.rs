@@ -17,6 +17,7 @@ mod renew;
 mod shown;
 #[cfg(test)]
 mod tests;
+mod users;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,9 @@ use portolan_policy::{ClusterSet, Objects};
 pub use input::{ClusterState, Kept};
 pub use named::{NamedEndpoint, NamedImport};
 pub use planned::{PlannedImport, PlannedShares};
+pub(crate) use publish::Extent;
 pub use shown::{ShownCluster, ShownExport, ShownImport, ShownPort};
+use users::Users;
 
 /// Ends the names of imports.
 const SUFFIX: &str = "@clusterset";
@@ -88,8 +91,10 @@ pub(crate) struct Federation {
     /// Set when endpoints of an exported Service change.
     endpoints_changed: bool,
     plan: Plan,
-    /// The imports that use an exported Service.
-    importers: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    /// The imports that depend on the objects of an exported Service.
+    users: Users,
+    /// The names of clusters by id.
+    names: BTreeMap<Arc<str>, Arc<str>>,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
     problems_changed: bool,
     /// Whether the plan must be computed anew.
@@ -117,33 +122,34 @@ impl Federation {
         }
         self.set = objects.set.clone().unwrap_or_default();
         self.unreachable = world::unreachable(&objects);
+        self.names = names(&objects);
         self.objects = objects;
         self.is_stale = true;
         self.objects_changed = true;
         // Networks and bounds count in all of them.
         self.dirty.extend(self.keys());
-        self.unchecked.extend(self.importers.keys().cloned());
+        self.unchecked.extend(imported(&self.plan));
     }
 
     pub(crate) fn set_states(&mut self, states: BTreeMap<Arc<str>, ClusterState>) {
         let before = std::mem::replace(&mut self.states, states);
         self.is_stale |= before.keys().ne(self.states.keys());
-        let changed: BTreeSet<&Arc<str>> = self
+        let changed: BTreeSet<Arc<str>> = self
             .states
             .iter()
             .filter(|(name, state)| before.get(*name) != Some(*state))
-            .map(|(name, _)| name)
+            .map(|(name, _)| Arc::clone(name))
             .collect();
         let is_lost = |states: &BTreeMap<Arc<str>, ClusterState>, name: &Arc<str>| {
             states.get(name).is_some_and(|state| state.lost)
         };
-        let mut names = changed.iter().copied();
+        let mut names = changed.iter();
         self.endpoints_changed |=
             names.any(|name| is_lost(&before, name) != is_lost(&self.states, name));
-        let importers = self.importers.iter();
-        let affected = importers.filter(|(source, _)| changed.contains(&source.cluster));
-        let affected = affected.flat_map(|(_, imports)| imports.iter().cloned());
-        self.dirty.extend(affected);
+        for cluster in &changed {
+            let affected = self.users.take_of_cluster(cluster);
+            self.dirty.extend(affected.into_iter().map(owned));
+        }
     }
 
     /// What is kept of all imports, in place of what was.
@@ -257,20 +263,27 @@ impl Federation {
         self.objects_changed = true;
         self.dirty.extend(changed);
         self.note_winners();
-        self.importers = importers(&self.plan);
+        let plan = &self.plan;
+        self.users.retain(|service| is_imported(plan, service));
         self.check_statuses();
-        self.unchecked.extend(self.importers.keys().cloned());
+        self.unchecked.extend(imported(&self.plan));
         true
     }
 
     /// Finds the imports that changes of objects affect, and has their addresses claimed.
     pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
         self.replan(catalog, dirty.imports, &dirty.exports);
-        if !self.importers.is_empty() {
+        if self
+            .plan
+            .imports
+            .values()
+            .any(|imports| !imports.is_empty())
+        {
             let weighed = catalog.weighed_by(dirty);
             for service in dirty.services.union(&weighed) {
-                if let Some(imports) = self.importers.get(service) {
-                    self.dirty.extend(imports.iter().cloned());
+                let users = self.users.take(service);
+                self.dirty.extend(users.into_iter().map(owned));
+                if is_imported(&self.plan, service) {
                     self.unchecked.insert(service.clone());
                 }
             }
@@ -306,7 +319,7 @@ impl Federation {
     /// Whether an import uses any of these Services.
     pub(crate) fn uses_any(&self, import: &ObjectKey, services: &BTreeSet<ObjectKey>) -> bool {
         let here = self.here(import).into_iter();
-        let sources = here.flat_map(|here| &here.sources);
+        let sources = here.flat_map(|here| &*here.sources);
         let mut keys = sources.map(|(cluster, source)| service_key(cluster, source));
         keys.any(|key| services.contains(&key))
     }
@@ -344,18 +357,37 @@ fn changed<'p>(before: &'p Plan, after: &'p Plan) -> impl Iterator<Item = Object
     gone.chain(news)
 }
 
-fn importers(plan: &Plan) -> BTreeMap<ObjectKey, BTreeSet<ObjectKey>> {
-    let mut importers: BTreeMap<ObjectKey, BTreeSet<ObjectKey>> = BTreeMap::new();
-    for (importing, imports) in &plan.imports {
-        for (name, here) in imports {
-            for (exporting, source) in &here.sources {
-                let service = service_key(exporting, source);
-                let of_service = importers.entry(service).or_default();
-                of_service.insert(import_key(importing, name));
-            }
-        }
-    }
-    importers
+/// Whether any import uses an exported Service.
+fn is_imported(plan: &Plan, service: &ObjectKey) -> bool {
+    let name = ImportName {
+        namespace: Arc::clone(&service.namespace),
+        name: Arc::clone(&service.name),
+    };
+    let of_cluster = plan.exports.get(&service.cluster);
+    let status = of_cluster.and_then(|exports| exports.get(&name));
+    status.is_some_and(|status| !status.importers.is_empty())
+}
+
+/// The exported Services that imports use.
+fn imported(plan: &Plan) -> impl Iterator<Item = ObjectKey> {
+    plan.exports.iter().flat_map(|(cluster, exports)| {
+        let imported = exports.iter();
+        let imported = imported.filter(|(_, status)| !status.importers.is_empty());
+        imported.map(move |(name, _)| service_key(cluster, name))
+    })
+}
+
+fn names(objects: &Objects) -> BTreeMap<Arc<str>, Arc<str>> {
+    let clusters = objects.clusters.values();
+    let names = clusters.map(|cluster| {
+        let [id, name] = [&cluster.id, &cluster.meta.name].map(|text| Arc::from(text.as_str()));
+        (id, name)
+    });
+    names.collect()
+}
+
+fn owned(key: Arc<ObjectKey>) -> ObjectKey {
+    Arc::unwrap_or_clone(key)
 }
 
 /// The key of a Service in the cluster that exports it.

@@ -18,6 +18,8 @@ use crate::federation::{
     is_import,
 };
 use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
+#[cfg(test)]
+use crate::{Projection, federation::Extent};
 
 /// The pure part between a source and the publisher of tables. Owned by one task.
 #[derive(Debug, Default)]
@@ -192,7 +194,7 @@ impl Pipeline {
     }
 
     fn project(&mut self, dirty: &DirtySet) -> TableDelta {
-        let federation = &self.federation;
+        let federation = &mut self.federation;
         let delta = self.projector.update_with(&self.catalog, federation, dirty);
         self.problems_changed |= self.projector.take_problems_changed();
         self.problems_changed |= self.federation.take_problems_changed();
@@ -318,6 +320,17 @@ impl Pipeline {
         let config = self.projector.config();
         self.federation
             .plan_policies(&self.catalog, config, objects)
+    }
+
+    /// The ports of an import as its table has them, from the clusters that decide or from all.
+    #[cfg(test)]
+    pub(crate) fn projections(&self, import: &ObjectKey, extent: Extent) -> Vec<Projection> {
+        let config = self.projector.config();
+        let projected = self
+            .federation
+            .project(&self.catalog, config, import, extent);
+        let ports = projected.ports.into_iter();
+        ports.map(|(projection, _)| projection).collect()
     }
 
     /// The objects.

@@ -24,7 +24,7 @@ use portolan_model::{
 
 use crate::SelectConfig;
 use candidates::Candidates;
-pub(crate) use import::{Exporter, Imported, OfFamily, project_import};
+pub(crate) use import::{Exporter, Exporters, Imported, OfFamily, is_settled, project_import};
 use nodes::Nodes;
 use shared::Shared;
 

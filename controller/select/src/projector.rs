@@ -57,14 +57,14 @@ impl Projector {
     /// Projects dirty Services and nodes again, and returns the differences. Costs O(affected),
     /// except where weights changed ([`Catalog::weighed_by`]).
     pub fn update(&mut self, catalog: &Catalog, dirty: &DirtySet) -> TableDelta {
-        self.update_with(catalog, &Federation::default(), dirty)
+        self.update_with(catalog, &mut Federation::default(), dirty)
     }
 
     /// The same with imports.
     pub(crate) fn update_with(
         &mut self,
         catalog: &Catalog,
-        federation: &Federation,
+        federation: &mut Federation,
         dirty: &DirtySet,
     ) -> TableDelta {
         let mut delta = TableDelta::default();
@@ -152,7 +152,7 @@ impl Projector {
     fn update_service(
         &mut self,
         catalog: &Catalog,
-        federation: &Federation,
+        federation: &mut Federation,
         key: &ObjectKey,
         delta: &mut TableDelta,
     ) {
@@ -161,8 +161,7 @@ impl Projector {
             key: key.clone(),
         };
         let projections = if is_import(key) {
-            let projected = federation.project(catalog, self.config, key).into_iter();
-            projected.map(|(projection, _)| projection).collect()
+            federation.project_noted(catalog, self.config, key)
         } else {
             of_service(catalog, self.config, key)
         };

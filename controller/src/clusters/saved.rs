@@ -146,7 +146,7 @@ struct SavedImport {
     name: Arc<str>,
     ips: Vec<IpAddr>,
     winner: Option<Arc<str>>,
-    clusters: BTreeSet<Arc<str>>,
+    clusters: Arc<BTreeSet<Arc<str>>>,
 }
 
 impl SavedImport {
@@ -158,7 +158,7 @@ impl SavedImport {
             name: name.into(),
             ips: kept.ips.clone(),
             winner: kept.winner.clone(),
-            clusters: kept.clusters.clone(),
+            clusters: Arc::clone(&kept.clusters),
         }
     }
 
@@ -332,7 +332,7 @@ mod tests {
         let kept = Kept {
             ips: vec![[10, 112, 0, 1].into(), "fd00::1".parse().unwrap()],
             winner: Some("eu-1".into()),
-            clusters: ["eu-1".into(), "us-1".into()].into(),
+            clusters: Arc::new(["eu-1".into(), "us-1".into()].into()),
         };
         let key = import_key(&"eu-1".into(), &name);
         let clusters = vec![SavedCluster::new(&"eu-1".into(), &status)];

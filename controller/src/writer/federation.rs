@@ -275,7 +275,7 @@ impl Federated {
     ) -> Option<&str> {
         let imports = pipeline.kept().iter();
         let imports = imports.filter(|(key, _)| *key.cluster == *name);
-        let exporters = imports.flat_map(|(_, kept)| &kept.clusters);
+        let exporters = imports.flat_map(|(_, kept)| &*kept.clusters);
         let exporters: BTreeSet<&str> = exporters.map(|id| &**id).collect();
         let mut awaited = self.clusters().filter(|cluster| {
             let is_away = !synced.contains(cluster.meta.name.as_str());

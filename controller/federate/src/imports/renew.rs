@@ -8,9 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{
-    ExportStatus, Federation, ImportHere, ImportName, Statuses, World, imports_of, statuses,
-};
+use super::{ExportStatus, Federation, ImportName, Statuses, World, imports_of, shared, statuses};
 
 /// What a change of exports made of the plan. Pairs of a cluster and a name there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,7 +62,9 @@ impl Federation {
         let mut renewal = Renewal::default();
         for (cluster, news) in exports {
             let all = self.exports.entry(Arc::clone(&cluster)).or_default();
-            let (touched, changed) = replace(all, news, names);
+            let (touched, changed) = replace(all, news, names, |all, name, status| {
+                all.insert(name, status);
+            });
             renewal.has_news |= !changed.is_empty();
             let touched = touched.into_iter();
             renewal
@@ -73,7 +73,7 @@ impl Federation {
         }
         for (cluster, news) in imports {
             let all = self.imports.entry(Arc::clone(&cluster)).or_default();
-            let (_, changed) = replace(all, news, names);
+            let (_, changed) = replace(all, news, names, shared::insert);
             let changed = changed.into_iter();
             renewal
                 .imports
@@ -105,18 +105,6 @@ impl Federation {
         });
         of_cluster.collect()
     }
-
-    /// The imports of these names, by importing cluster.
-    pub fn imports_of<'p>(
-        &'p self,
-        names: &BTreeSet<Arc<str>>,
-    ) -> impl Iterator<Item = (&'p Arc<str>, &'p ImportName, &'p ImportHere)> {
-        let all = self.imports.iter().flat_map(|(cluster, imports)| {
-            let imports = imports.iter();
-            imports.map(move |(name, here)| (cluster, name, here))
-        });
-        all.filter(|(_, name, _)| names.contains(&name.name))
-    }
 }
 
 impl ExportStatus {
@@ -126,7 +114,7 @@ impl ExportStatus {
             valid: self.valid,
             ready: self.ready,
             conflicts: Vec::new(),
-            importers: BTreeSet::new(),
+            importers: Arc::default(),
         }
     }
 }
@@ -137,6 +125,7 @@ fn replace<T: PartialEq>(
     all: &mut BTreeMap<ImportName, T>,
     news: BTreeMap<ImportName, T>,
     names: &BTreeSet<Arc<str>>,
+    insert: impl Fn(&mut BTreeMap<ImportName, T>, ImportName, T),
 ) -> (BTreeSet<ImportName>, BTreeSet<ImportName>) {
     let before = all.keys().filter(|service| names.contains(&service.name));
     let mut touched: BTreeSet<ImportName> = before.cloned().collect();
@@ -149,7 +138,7 @@ fn replace<T: PartialEq>(
         touched.insert(service.clone());
         if all.get(&service) != Some(&value) {
             changed.insert(service.clone());
-            all.insert(service, value);
+            insert(all, service, value);
         }
     }
     (touched, changed)

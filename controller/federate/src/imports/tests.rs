@@ -157,7 +157,7 @@ fn an_export_is_imported_wherever_its_namespace_exists() {
         (status.valid, status.ready),
         (Valid::Valid, Ready::Exported)
     );
-    assert_eq!(status.importers, ["a", "b"].map(Arc::from).into());
+    assert_eq!(*status.importers, ["a", "b"].map(Arc::from).into());
     // The last export gone, the import is gone.
     let world = policies.world([member("a", &[]), member("b", &[])]);
     assert!(listed(&imports(&world)).is_empty());

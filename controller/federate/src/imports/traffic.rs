@@ -13,7 +13,7 @@ use portolan_policy::{
 
 use super::{Candidate, ImportName, World};
 use crate::merge::Import;
-use crate::shares::{Cluster, Input, Scheduling, Shares, Tier, shares};
+use crate::shares::{Cluster, Input, Scheduling, Shares, Tier, is_settled, shares};
 
 /// How connections to an import are shared among the clusters that export it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,24 @@ impl Traffic {
             None if record.affinity => Scheduling::Affinity,
             None => Scheduling::Default,
         };
-        shares(&Input {
+        shares(&self.input(record, scheduling, clusters))
+    }
+
+    /// Whether the clusters of the first tiers, so many, take all connections, whatever those of later ones
+    /// have. `clusters` needs those of the first ones, of which one must have a ready endpoint.
+    #[must_use]
+    pub fn is_settled(&self, tiers: usize, clusters: &BTreeMap<Arc<str>, Cluster>) -> bool {
+        let input = self.input(ImportRecord::default(), Scheduling::Default, clusters);
+        is_settled(&input, tiers)
+    }
+
+    fn input<'a>(
+        &'a self,
+        record: ImportRecord<'a>,
+        scheduling: Scheduling<'a>,
+        clusters: &'a BTreeMap<Arc<str>, Cluster>,
+    ) -> Input<'a> {
+        Input {
             importing: record.importing,
             record: record.key,
             tiers: &self.tiers,
@@ -75,7 +92,7 @@ impl Traffic {
             panic_threshold: self.panic_threshold,
             max_endpoints: self.max_endpoints,
             scheduling,
-        })
+        }
     }
 }
 

@@ -56,6 +56,14 @@ pub(super) fn loads(tiers: &[Vec<Candidate<'_>>], input: &Input<'_>) -> Loads {
     }
 }
 
+/// Whether these tiers, if they come first, are given the whole load.
+pub(super) fn are_full(tiers: &[Vec<Candidate<'_>>], input: &Input<'_>) -> bool {
+    let tiers = tiers.iter();
+    let health = tiers.map(|tier| tier_health(tier, input.min_healthy, input.spill_over));
+    let health: Vec<u32> = health.collect();
+    given(&health).iter().sum::<u32>() == TWENTIETHS
+}
+
 /// The health of a tier: that of all its endpoints, with the part that its clusters' steps allow.
 fn tier_health(tier: &[Candidate<'_>], least: Threshold, spill_over: SpillOver) -> u32 {
     let active = tier.iter().filter(|cluster| cluster.step > 0);

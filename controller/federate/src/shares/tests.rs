@@ -67,7 +67,11 @@ impl Rules {
     }
 
     fn shares(&self, clusters: &BTreeMap<Arc<str>, Cluster>) -> Shares {
-        shares(&Input {
+        shares(&self.input(clusters))
+    }
+
+    fn input<'a>(&'a self, clusters: &'a BTreeMap<Arc<str>, Cluster>) -> Input<'a> {
+        Input {
             importing: "local",
             record: b"shop/web@clusterset:http/TCP",
             tiers: &self.tiers,
@@ -77,7 +81,7 @@ impl Rules {
             panic_threshold: self.panic_threshold,
             max_endpoints: self.max_endpoints,
             scheduling: self.scheduling,
-        })
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use portolan_model::{Lists, NodeOverlay};
 
 use super::{Explained, Explanation, Inquiry, frontend};
 use crate::SelectConfig;
-use crate::federation::Federation;
+use crate::federation::{Extent, Federation};
 use crate::project::OfFamily;
 
 /// Where connections to an import go on a node: the endpoints of all clusters that expose the port.
@@ -18,11 +18,8 @@ pub(super) fn explain(
     inquiry: &Inquiry,
     holder: &Claimant,
 ) -> Option<Explanation> {
-    let mut projected = federation.project(catalog, config, &holder.service);
-    if holder.port >= projected.len() {
-        return None;
-    }
-    let (projection, families) = projected.swap_remove(holder.port);
+    let projected = federation.project(catalog, config, &holder.service, Extent::All);
+    let (projection, families) = projected.ports.into_iter().nth(holder.port)?;
     let frontend = frontend(&projection, holder, inquiry)?;
     let record = projection.record.as_ref()?;
     let of_family = families.get(&frontend.family())?;

@@ -15,7 +15,7 @@ use portolan_federate::merge::{ImportPort, condition};
 use portolan_model::Family;
 use portolan_policy::{Network, NotAdmitted};
 
-use super::{Federation, service_key};
+use super::{Federation, is_imported, service_key};
 
 /// Addresses that one problem names.
 const NAMED: usize = 4;
@@ -105,7 +105,7 @@ impl Federation {
         for (export, before) in &self.problems {
             let of_endpoints = before.iter().filter(|problem| problem.field == ENDPOINTS);
             let of_endpoints: Vec<_> = of_endpoints.cloned().collect();
-            if !of_endpoints.is_empty() && self.importers.contains_key(&export.key) {
+            if !of_endpoints.is_empty() && is_imported(&self.plan, &export.key) {
                 let all: &mut Vec<_> = problems.entry(export.clone()).or_default();
                 all.extend(of_endpoints);
             }
@@ -165,7 +165,7 @@ impl Federation {
         let (Some(cluster), Some(facts)) = (cluster, facts) else {
             return Vec::new();
         };
-        if !self.importers.contains_key(key) {
+        if !is_imported(&self.plan, key) {
             return Vec::new();
         }
         let mut refused = BTreeMap::<IpAddr, NotAdmitted>::new();

@@ -35,6 +35,6 @@ pub struct Kept {
     pub ips: Vec<IpAddr>,
     /// The id of the cluster whose export won last.
     pub winner: Option<Arc<str>>,
-    /// The ids of the clusters that export it.
-    pub clusters: BTreeSet<Arc<str>>,
+    /// The ids of the clusters that export it. Imports with the same ones share them.
+    pub clusters: Arc<BTreeSet<Arc<str>>>,
 }

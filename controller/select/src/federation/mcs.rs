@@ -109,7 +109,14 @@ impl Federation {
             kept.winner = Some(Arc::clone(&own.winner));
             self.is_stale = true;
         }
-        kept.clusters.extend(own.clusters.iter().cloned());
+        let news = own
+            .clusters
+            .iter()
+            .filter(|id| !kept.clusters.contains(*id));
+        let news: Vec<_> = news.cloned().collect();
+        if !news.is_empty() {
+            Arc::make_mut(&mut kept.clusters).extend(news);
+        }
         if *kept != before {
             self.kept_changed = true;
             self.objects_changed = true;

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_catalog::Catalog;
-use portolan_federate::imports::imports;
+use portolan_federate::imports::{World, imports};
 use portolan_policy::Objects;
 use serde::{Deserialize, Serialize};
 
-use super::{Federation, import_name, world};
+use super::{Federation, import_name};
 use crate::SelectConfig;
 
 /// An import that another policy would change.
@@ -49,20 +49,20 @@ impl Federation {
         objects: Objects,
     ) -> Vec<PlannedImport> {
         let mut other = Self {
-            set: objects.set.clone().unwrap_or_default(),
-            unreachable: world::unreachable(&objects),
-            objects,
             states: self.states.clone(),
             kept: self.kept.clone(),
             ..Self::default()
         };
+        other.set_policies(objects);
         other.plan = imports(&other.world(catalog));
+        let worlds = (self.world(catalog), other.world(catalog));
         let mut keys = self.keys();
         keys.extend(other.keys());
         let planned = keys.into_iter().filter_map(|key| {
             let name = import_name(&key)?;
-            let of = |federation: &Self| {
-                let shown = federation.show_import(catalog, config, &key.cluster, &name)?;
+            let of = |federation: &Self, world: &World<'_>| {
+                let cluster = &key.cluster;
+                let shown = federation.show_import_of(world, catalog, config, cluster, &name)?;
                 let here = federation.here(&key)?;
                 let first = shown.ports.first();
                 let clusters = first.into_iter().flat_map(|port| &port.clusters);
@@ -74,7 +74,7 @@ impl Federation {
                     clusters: here.sources.keys().map(Arc::to_string).collect(),
                 })
             };
-            let (before, after) = (of(self), of(&other));
+            let (before, after) = (of(self, &worlds.0), of(&other, &worlds.1));
             (before != after).then(|| PlannedImport {
                 cluster: key.cluster.to_string(),
                 name: name.to_string(),

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use portolan_catalog::{Catalog, ObjectKey, Service, ServicePort, TrafficPolicy};
 use portolan_federate::imports::ImportHere;
-use portolan_federate::merge::{Affinity, ImportPort};
+use portolan_federate::merge::{Affinity, ImportKind, ImportPort};
 use portolan_model::Family;
 use portolan_policy::Cluster;
 use portolan_policy::spec::LastResort;
 
 use super::export::{admitted, port_of};
 use super::{Federation, needs_address, service_key};
-use crate::project::{Exporter, Imported, OfFamily, project_import};
+use crate::project::{Exporter, Exporters, Imported, OfFamily, is_settled, project_import};
 use crate::{Projection, SelectConfig};
 
 impl Federation {
@@ -72,11 +72,14 @@ impl Federation {
         catalog: &Catalog,
         config: SelectConfig,
         key: &ObjectKey,
-    ) -> Vec<(Projection, BTreeMap<Family, OfFamily>)> {
-        let parts = self.here(key).zip(self.service(catalog, key));
+        extent: Extent,
+    ) -> Projected {
         let cluster = self.objects.clusters.get(&*key.cluster);
-        let (Some((here, service)), Some(cluster)) = (parts, cluster) else {
-            return Vec::new();
+        let (Some(here), Some(cluster)) = (self.here(key), cluster) else {
+            return Projected::default();
+        };
+        let Some(service) = self.service(catalog, key) else {
+            return self.unprojected(here);
         };
         let zones = match here.import.traffic_distribution {
             Some(_) => catalog.zones(&key.cluster),
@@ -86,37 +89,112 @@ impl Federation {
             service: &service,
             here,
             importing: &cluster.id,
-            keeps_last: self.set.loss.last_resort == LastResort::Keep,
             zones,
         };
-        let ports = here.import.ports.iter().enumerate();
-        let projected = ports.map(|(index, port)| {
-            let exporters = self.exporters(catalog, here, port);
-            project_import(catalog, config, &import, index, &exporters)
-        });
-        projected.collect()
+        let mut projected = Projected {
+            used: self.winner(here).into_iter().collect(),
+            ..Projected::default()
+        };
+        for (index, port) in here.import.ports.iter().enumerate() {
+            let exporters = self.exporters(catalog, &import, port, extent);
+            let of_port = project_import(catalog, config, &import, index, &exporters);
+            projected.ports.push(of_port);
+            let services = exporters.all.into_iter().map(|exporter| exporter.service);
+            projected.used.extend(services);
+        }
+        projected
     }
 
-    /// The clusters that expose a port of an import.
+    /// Projects an import for its table, and notes what that depends on.
+    pub(crate) fn project_noted(
+        &mut self,
+        catalog: &Catalog,
+        config: SelectConfig,
+        key: &ObjectKey,
+    ) -> Vec<Projection> {
+        let projected = self.project(catalog, config, key, Extent::Deciding);
+        self.users.note(key, projected.used);
+        let ports = projected.ports.into_iter();
+        ports.map(|(projection, _)| projection).collect()
+    }
+
+    /// An import without a record. The names of a headless one depend on all clusters' endpoints.
+    fn unprojected(&self, here: &ImportHere) -> Projected {
+        let mut projected = Projected::default();
+        if here.import.kind == ImportKind::Headless {
+            let sources = here.sources.iter();
+            projected.used = sources
+                .map(|(cluster, name)| service_key(cluster, name))
+                .collect();
+        }
+        projected
+    }
+
+    /// The clusters that expose a port of an import, by name.
     fn exporters<'c>(
+        &self,
+        catalog: &'c Catalog,
+        import: &Imported<'_>,
+        port: &ImportPort,
+        extent: Extent,
+    ) -> Exporters<'c> {
+        let here = import.here;
+        let exporter = |name: &Arc<str>| self.exporter(catalog, here, port, name);
+        let keeps = self.keeps_last(here, port);
+        let mut found = BTreeMap::new();
+        let find = |found: &mut BTreeMap<Arc<str>, Exporter<'c>>, name: &Arc<str>| {
+            if !found.contains_key(name) {
+                found.extend(exporter(name).map(|exporter| (Arc::clone(name), exporter)));
+            }
+        };
+        // Local rules need the own endpoints.
+        find(&mut found, &import.service.key.cluster);
+        for (index, tier) in here.traffic.tiers.iter().enumerate() {
+            for name in tier.ids().filter_map(|id| self.names.get(id)) {
+                find(&mut found, name);
+            }
+            // Lost clusters settle nothing, so if all are lost the states of all of them count.
+            if extent == Extent::Deciding && is_settled(catalog, import, found.values(), index + 1)
+            {
+                let all = found.into_values().collect();
+                return Exporters { all, keeps };
+            }
+        }
+        for name in here.sources.keys() {
+            find(&mut found, name);
+        }
+        let all = found.into_values().collect();
+        Exporters { all, keeps }
+    }
+
+    /// Whether the last known endpoints serve, since all clusters are lost that expose the port.
+    fn keeps_last(&self, here: &ImportHere, port: &ImportPort) -> bool {
+        let exposing = here.sources.keys().filter(|name| {
+            let cluster = self.objects.clusters.get(&***name);
+            cluster.is_some_and(|cluster| port.clusters.contains(cluster.id.as_str()))
+        });
+        let mut states = exposing.filter_map(|name| self.states.get(name));
+        self.set.loss.last_resort == LastResort::Keep && states.all(|state| state.lost)
+    }
+
+    fn exporter<'c>(
         &self,
         catalog: &'c Catalog,
         here: &ImportHere,
         port: &ImportPort,
-    ) -> Vec<Exporter<'c>> {
-        let exporters = here.sources.iter().filter_map(|(name, source)| {
-            let cluster = self.objects.clusters.get(&**name)?;
-            let id = port.clusters.get(cluster.id.as_str())?;
-            let service = service_key(name, source);
-            let state = self.states.get(name).copied()?;
-            Some(Exporter {
-                id: Arc::clone(id),
-                endpoints: self.endpoints(catalog, cluster, &service, port),
-                service,
-                state,
-            })
-        });
-        exporters.collect()
+        name: &Arc<str>,
+    ) -> Option<Exporter<'c>> {
+        let source = here.sources.get(name)?;
+        let cluster = self.objects.clusters.get(&**name)?;
+        let id = port.clusters.get(cluster.id.as_str())?;
+        let service = service_key(name, source);
+        let state = self.states.get(name).copied()?;
+        Some(Exporter {
+            id: Arc::clone(id),
+            endpoints: self.endpoints(catalog, cluster, &service, port),
+            service,
+            state,
+        })
     }
 
     fn endpoints<'c>(
@@ -134,4 +212,22 @@ impl Federation {
         let endpoints = port.map(|port| catalog.endpoints(&service, port));
         admitted(&cluster.network, most, endpoints.unwrap_or_default())
     }
+}
+
+/// Which clusters are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Those that decide about the record.
+    Deciding,
+    /// All, for people.
+    All,
+}
+
+/// The ports of an import, projected.
+#[derive(Debug, Default)]
+pub(crate) struct Projected {
+    /// Each port with its shares by family.
+    pub(crate) ports: Vec<(Projection, BTreeMap<Family, OfFamily>)>,
+    /// The exported Services that were looked at. A change of another one changes nothing here.
+    used: BTreeSet<ObjectKey>,
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use portolan_catalog::{Catalog, ObjectKey};
 
 use super::export::{object, of_status};
-use super::{Federation, ImportHere, ImportName, Kept, import_key, service_key};
+use super::{Federation, ImportHere, ImportName, Kept, import_key, is_imported, service_key};
 
 /// Which clusters have sent their objects.
 struct Known {
@@ -55,24 +55,14 @@ impl Federation {
         let touched = renewal.exports.iter();
         let touched = touched.map(|(cluster, name)| service_key(cluster, name));
         let touched: BTreeSet<ObjectKey> = touched.collect();
-        self.note_importers(&touched, &names);
+        let plan = &self.plan;
+        for key in touched.iter().filter(|key| !is_imported(plan, key)) {
+            self.users.take(key);
+        }
         for key in &touched {
             self.check_status(key);
         }
         self.unchecked.extend(touched);
-    }
-
-    /// Notes the imports that use these exports, which are all with these names.
-    fn note_importers(&mut self, exports: &BTreeSet<ObjectKey>, names: &BTreeSet<Arc<str>>) {
-        for export in exports {
-            self.importers.remove(export);
-        }
-        for (importing, name, here) in self.plan.imports_of(names) {
-            for (exporting, source) in &here.sources {
-                let importers = self.importers.entry(service_key(exporting, source));
-                importers.or_default().insert(import_key(importing, name));
-            }
-        }
     }
 
     /// Notes what the plan says about an export. Its endpoints are checked later.
@@ -138,8 +128,16 @@ fn of_import(before: Option<&Kept>, here: &ImportHere, known: &Known) -> Kept {
     if !is_kept && known.all {
         kept.winner = Some(Arc::clone(&here.import.winner));
     }
-    kept.clusters.retain(|id| known.awaited.contains(id));
-    kept.clusters.extend(here.import.clusters.iter().cloned());
+    let awaited = kept
+        .clusters
+        .iter()
+        .filter(|id| known.awaited.contains(*id));
+    let awaited: BTreeSet<_> = awaited.cloned().collect();
+    kept.clusters = if awaited.is_empty() {
+        Arc::clone(&here.import.clusters)
+    } else {
+        Arc::new(&awaited | &*here.import.clusters)
+    };
     kept
 }
 
@@ -152,6 +150,7 @@ fn of_gone_import(before: &Kept, known: &Known) -> Option<Kept> {
     }
     let mut kept = before.clone();
     kept.winner = winner;
-    kept.clusters.retain(|id| known.awaited.contains(id));
+    let awaited = |id: &Arc<str>| known.awaited.contains(id);
+    Arc::make_mut(&mut kept.clusters).retain(awaited);
     Some(kept)
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, ObjectKey};
-use portolan_federate::imports::{ImportHere, ImportName, Traffic, TrafficReason};
+use portolan_federate::imports::{ImportHere, ImportName, Traffic, TrafficReason, World};
 use portolan_federate::merge::{ImportKind, condition};
 use portolan_federate::shares::{self, Precision, TWENTIETHS, Tier, health};
 use portolan_federate::vip::Allocation;
@@ -16,7 +16,7 @@ use portolan_policy::Threshold;
 use portolan_policy::spec::SpillOver;
 use serde::{Deserialize, Serialize};
 
-use super::{Federation, import_key};
+use super::{Extent, Federation, import_key};
 use crate::SelectConfig;
 use crate::project::OfFamily;
 
@@ -118,7 +118,18 @@ impl Federation {
         importing: &Arc<str>,
         name: &ImportName,
     ) -> Option<ShownImport> {
-        let world = self.world(catalog);
+        self.show_import_of(&self.world(catalog), catalog, config, importing, name)
+    }
+
+    /// The same in a world that is known, for several imports.
+    pub(super) fn show_import_of(
+        &self,
+        world: &World<'_>,
+        catalog: &Catalog,
+        config: SelectConfig,
+        importing: &Arc<str>,
+        name: &ImportName,
+    ) -> Option<ShownImport> {
         world.members.get(importing)?;
         let key = import_key(importing, name);
         let here = self.here(&key);
@@ -133,7 +144,7 @@ impl Federation {
             let source = source.unwrap_or(name);
             let of = self
                 .plan
-                .explain(&world, importing, exporting, source, Some(&allocation));
+                .explain(world, importing, exporting, source, Some(&allocation));
             Some((exporting.to_string(), of.invisible?.to_string()))
         });
         let hidden = hidden.collect();
@@ -162,8 +173,8 @@ impl Federation {
         key: &ObjectKey,
         here: &ImportHere,
     ) -> Vec<ShownPort> {
-        let projected = self.project(catalog, config, key);
-        let ports = projected.iter().zip(&here.import.ports);
+        let projected = self.project(catalog, config, key, Extent::All);
+        let ports = projected.ports.iter().zip(&here.import.ports);
         let ports = ports.flat_map(|((_, families), port)| {
             let port = &port.port;
             let title = format!("{} {}/{}", port.name, port.number, port.protocol);

@@ -2,6 +2,7 @@
 
 //! Imports that follow any changes equal imports from scratch, and each rule of an import by itself.
 
+mod deciding;
 mod names;
 mod properties;
 mod random;
@@ -85,6 +86,14 @@ pub(super) fn facts() -> ServiceFacts {
         affinity_seconds: None,
         internal_local: false,
         traffic_distribution: None,
+    }
+}
+
+/// With the family of [`slice`] alone.
+pub(super) fn single() -> ServiceFacts {
+    ServiceFacts {
+        families: vec![Family::V4],
+        ..facts()
     }
 }
 

@@ -34,8 +34,6 @@ pub(crate) struct Imported<'a> {
     pub(crate) here: &'a ImportHere,
     /// The id of the importing cluster.
     pub(crate) importing: &'a str,
-    /// Whether the last known endpoints serve when all clusters are lost.
-    pub(crate) keeps_last: bool,
     /// The zones of the importing cluster's nodes, if zones count.
     pub(crate) zones: BTreeSet<Arc<str>>,
 }
@@ -53,6 +51,15 @@ pub(crate) struct Exporter<'a> {
     pub(crate) endpoints: BTreeMap<SocketAddr, EndpointRef<'a>>,
 }
 
+/// Clusters that expose a port of an import: all of them, or those that decide.
+#[derive(Debug)]
+pub(crate) struct Exporters<'a> {
+    /// By name.
+    pub(crate) all: Vec<Exporter<'a>>,
+    /// Whether the last known endpoints serve, since all clusters that expose the port are lost.
+    pub(crate) keeps: bool,
+}
+
 /// What an import's port has in one family.
 #[derive(Debug)]
 pub(crate) struct OfFamily {
@@ -68,7 +75,7 @@ pub(crate) fn project_import(
     config: SelectConfig,
     import: &Imported<'_>,
     port_index: usize,
-    exporters: &[Exporter<'_>],
+    exporters: &Exporters<'_>,
 ) -> (Projection, BTreeMap<Family, OfFamily>) {
     let service = import.service;
     let mut problems = Vec::new();
@@ -92,7 +99,7 @@ pub(crate) fn project_import(
             continue;
         }
         let found = of_family(catalog, import, name.as_bytes(), family, exporters);
-        let own = own(catalog, import, exporters, family);
+        let own = own(catalog, import, &exporters.all, family);
         nodes.add_own(&own);
         if is_local {
             nodes.add_local(family, &own);
@@ -100,7 +107,7 @@ pub(crate) fn project_import(
                 available.insert(family);
             }
         } else {
-            let of_family = choose(catalog, import, exporters, &found.shares);
+            let of_family = choose(catalog, import, &exporters.all, &found.shares);
             if !of_family.is_empty() {
                 available.insert(family);
             }
@@ -146,29 +153,106 @@ fn is_serving(cluster: &shares::Cluster) -> bool {
     cluster.step > 0 && cluster.ready > 0
 }
 
+/// Whether some exporters decide about the shares in all families, so that the others need not be looked at.
+/// They are those of the first tiers, so many, and maybe others; not all of them are lost.
+pub(crate) fn is_settled<'e, 'a: 'e>(
+    catalog: &Catalog,
+    import: &Imported<'_>,
+    exporters: impl Iterator<Item = &'e Exporter<'a>> + Clone,
+    tiers: usize,
+) -> bool {
+    let ips = import.service.cluster_ips.iter();
+    let families: Families = ips.map(|ip| Family::of(*ip)).collect();
+    Family::ALL.into_iter().all(|family| {
+        if !families.contains(family) {
+            return true;
+        }
+        let found = Found::new(exporters.clone(), family, false);
+        let clusters = || found.clusters(catalog, exporters.clone(), family);
+        found.ready && import.here.traffic.is_settled(tiers, &clusters())
+    })
+}
+
 /// The shares of a family.
 fn of_family(
     catalog: &Catalog,
     import: &Imported<'_>,
     record: &[u8],
     family: Family,
-    exporters: &[Exporter<'_>],
+    exporters: &Exporters<'_>,
 ) -> OfFamily {
-    let are_all_lost = exporters.iter().all(|exporter| exporter.state.lost);
-    let keeps = are_all_lost && import.keeps_last;
-    let state = |exporter: &Exporter<'_>| match keeps {
-        true => ClusterState::default(),
-        false => exporter.state,
+    let found = Found::new(exporters.all.iter(), family, exporters.keeps);
+    let clusters = found.clusters(catalog, exporters.all.iter(), family);
+    let record = ImportRecord {
+        importing: import.importing,
+        key: record,
+        affinity: import.service.affinity_seconds.is_some(),
+        scheduler: import.service.scheduling.scheduler.as_deref(),
     };
-    let ready = exporters
-        .iter()
-        .filter(|exporter| state(exporter).step > 0 && !state(exporter).lost)
-        .flat_map(|exporter| of(exporter, family))
-        .any(|(_, endpoint)| endpoint.ready);
-    let clusters = exporters.iter().map(|exporter| {
-        let state = state(exporter);
+    OfFamily {
+        shares: import.here.traffic.shares(record, &clusters),
+        clusters,
+    }
+}
+
+/// What decides which endpoints of a family are usable.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    /// Whether lost clusters serve as others do.
+    keeps: bool,
+    /// Whether any endpoint is ready. If none is, those that serve while they terminate are usable.
+    ready: bool,
+}
+
+impl Found {
+    fn new<'e, 'a: 'e>(
+        mut exporters: impl Iterator<Item = &'e Exporter<'a>>,
+        family: Family,
+        keeps: bool,
+    ) -> Self {
+        let mut found = Self {
+            keeps,
+            ready: false,
+        };
+        found.ready = exporters.any(|exporter| {
+            let state = found.state(exporter);
+            let serves = state.step > 0 && !state.lost;
+            serves && of(exporter, family).any(|(_, endpoint)| endpoint.ready)
+        });
+        found
+    }
+
+    fn state(self, exporter: &Exporter<'_>) -> ClusterState {
+        if self.keeps {
+            ClusterState::default()
+        } else {
+            exporter.state
+        }
+    }
+
+    /// The exporters as shares see them, by id.
+    fn clusters<'e, 'a: 'e>(
+        self,
+        catalog: &Catalog,
+        exporters: impl Iterator<Item = &'e Exporter<'a>>,
+        family: Family,
+    ) -> BTreeMap<Arc<str>, shares::Cluster> {
+        let clusters = exporters.map(|exporter| {
+            let cluster = self.cluster(catalog, exporter, family);
+            (Arc::clone(&exporter.id), cluster)
+        });
+        clusters.collect()
+    }
+
+    fn cluster(
+        self,
+        catalog: &Catalog,
+        exporter: &Exporter<'_>,
+        family: Family,
+    ) -> shares::Cluster {
+        let state = self.state(exporter);
         let all = || of(exporter, family);
-        let is_usable = |endpoint: &EndpointRef<'_>| match ready {
+        let is_usable = |endpoint: &EndpointRef<'_>| match self.ready {
             true => endpoint.ready,
             false => still_serving(endpoint),
         };
@@ -181,27 +265,16 @@ fn of_family(
         };
         if state.lost {
             cluster.step = 0;
-        } else {
-            cluster.ready = count(all().filter(|(_, endpoint)| is_usable(endpoint)).count());
-            let endpoints = all().map(|(address, endpoint)| shares::Endpoint {
-                address: *address,
-                weight: catalog.weight(&exporter.service, endpoint),
-                usable: is_usable(endpoint),
-            });
-            cluster.endpoints = endpoints.collect();
+            return cluster;
         }
-        (Arc::clone(&exporter.id), cluster)
-    });
-    let clusters: BTreeMap<Arc<str>, shares::Cluster> = clusters.collect();
-    let record = ImportRecord {
-        importing: import.importing,
-        key: record,
-        affinity: import.service.affinity_seconds.is_some(),
-        scheduler: import.service.scheduling.scheduler.as_deref(),
-    };
-    OfFamily {
-        shares: import.here.traffic.shares(record, &clusters),
-        clusters,
+        cluster.ready = count(all().filter(|(_, endpoint)| is_usable(endpoint)).count());
+        let endpoints = all().map(|(address, endpoint)| shares::Endpoint {
+            address: *address,
+            weight: catalog.weight(&exporter.service, endpoint),
+            usable: is_usable(endpoint),
+        });
+        cluster.endpoints = endpoints.collect();
+        cluster
     }
 }
 

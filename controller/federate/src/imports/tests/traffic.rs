@@ -30,9 +30,8 @@ fn traffic(set: &str, specs: &[(&str, &str)], candidates: [Candidate; 3]) -> Tra
         member("b", &[("shop/web", b)]),
         member("c", &[("shop/web", c)]),
     ]);
-    imports(&world).imports["a"][&import_name("shop/web")]
-        .traffic
-        .clone()
+    let here = &imports(&world).imports["a"][&import_name("shop/web")];
+    Traffic::clone(&here.traffic)
 }
 
 fn plain() -> [Candidate; 3] {

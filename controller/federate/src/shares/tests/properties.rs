@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::collections::BTreeSet;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -197,6 +199,21 @@ proptest! {
     }
 
     #[test]
+    fn first_tiers_that_take_all_need_no_others((rules, clusters) in world(), tiers in 1..7_usize) {
+        let first = rules.tiers.iter().take(tiers).flat_map(Tier::ids);
+        let first: BTreeSet<_> = first.collect();
+        let mut known = clusters.clone();
+        known.retain(|id, _| first.contains(id));
+        if is_settled(&rules.input(&known), tiers) {
+            let (of_first, of_all) = (rules.shares(&known), rules.shares(&clusters));
+            prop_assert_eq!(of_first.clusters, of_all.clusters);
+            prop_assert_eq!(of_first.scheduler, of_all.scheduler);
+            prop_assert_eq!(of_first.precision, of_all.precision);
+            prop_assert_eq!(of_first.panic, of_all.panic);
+        }
+    }
+
+    #[test]
     fn order_means_nothing((rules, clusters) in world()) {
         let found = rules.shares(&clusters);
         let mut turned = rules.clone();
@@ -280,4 +297,17 @@ proptest! {
             prop_assert_eq!(&counts, &weights);
         }
     }
+}
+
+/// The generator makes worlds whose first tiers take all, and whose later ones are in use otherwise.
+#[test]
+fn some_first_tiers_take_all() {
+    use proptest::strategy::ValueTree as _;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let settled = (0..200).filter(|_| {
+        let (rules, clusters) = world().new_tree(&mut runner).unwrap().current();
+        (1..7).any(|tiers| is_settled(&rules.input(&clusters), tiers))
+    });
+    let settled = settled.count();
+    assert!((20..180).contains(&settled), "{settled} of 200");
 }

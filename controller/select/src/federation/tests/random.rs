@@ -81,9 +81,10 @@ fn some_facts() -> impl Strategy<Value = ServiceFacts> {
         option::weighted(0.4, distribution),
         prop_oneof![5 => Just(addressed), 1 => Just(headless)],
         prop_oneof![5 => Just(80u16), 1 => Just(81)],
+        prop::bool::weighted(0.3),
     )
         .prop_map(
-            |(internal_local, affinity_seconds, distribution, kind, port)| {
+            |(internal_local, affinity_seconds, distribution, kind, port, is_dual)| {
                 let mut facts = ServiceFacts {
                     kind,
                     internal_local,
@@ -92,6 +93,8 @@ fn some_facts() -> impl Strategy<Value = ServiceFacts> {
                     ..facts()
                 };
                 facts.ports[0].port = port;
+                // No endpoint has the second family.
+                facts.families.truncate(if is_dual { 2 } else { 1 });
                 facts
             },
         )
@@ -184,7 +187,7 @@ fn start() -> Vec<Step> {
             namespace(name),
             put(Object::Service(service(name, "s0"))),
             slice(name, "s0", pods.into()),
-            export(name, "s0", facts()),
+            export(name, "s0", single()),
         ]
     });
     let objects = objects.map(|change| Step::Object(Box::new(change)));
@@ -309,6 +312,10 @@ proptest! {
         anew.follow_names();
         follow(&mut anew, &mut names_from_scratch);
         prop_assert_eq!(names, names_from_scratch);
+        for import in pipeline.kept().keys() {
+            let deciding = pipeline.projections(import, Extent::Deciding);
+            prop_assert_eq!(deciding, pipeline.projections(import, Extent::All));
+        }
         prop_assert!(!pipeline.is_dirty());
     }
 }

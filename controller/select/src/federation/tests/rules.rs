@@ -8,13 +8,13 @@ use portolan_model::{FrontendAddress, FrontendKind, Lists};
 use super::*;
 
 /// `web` in the clusters `a`, `b` and `c` with 3, 7 and 11 ready pods, exported by all.
-struct World {
+pub(super) struct World {
     pipeline: Pipeline,
     tables: Tables,
 }
 
 impl World {
-    fn new(set: &str, more: &[(&str, &str)]) -> Self {
+    pub(super) fn new(set: &str, more: &[(&str, &str)]) -> Self {
         let mut pipeline = Pipeline::default();
         pipeline.set_policies(policies(set, more));
         pipeline.set_states(full());
@@ -41,13 +41,13 @@ impl World {
         changed
     }
 
-    fn apply(&mut self, changes: impl IntoIterator<Item = ObjectChange>) -> usize {
+    pub(super) fn apply(&mut self, changes: impl IntoIterator<Item = ObjectChange>) -> usize {
         let changes = changes.into_iter();
         changes.for_each(|change| self.pipeline.apply(change));
         self.flush()
     }
 
-    fn states(&mut self, change: &[(&str, ClusterState)]) -> usize {
+    pub(super) fn states(&mut self, change: &[(&str, ClusterState)]) -> usize {
         let mut states = full();
         for (name, state) in change {
             states.insert(Arc::from(*name), *state);
@@ -56,12 +56,12 @@ impl World {
         self.flush()
     }
 
-    fn record(&self, cluster: &str) -> &Record {
+    pub(super) fn record(&self, cluster: &str) -> &Record {
         self.tables.import(cluster, "web").unwrap()
     }
 
     /// The sums of the weights of each cluster's endpoints, in the import of a cluster.
-    fn weights(&self, cluster: &str) -> [u32; 3] {
+    pub(super) fn weights(&self, cluster: &str) -> [u32; 3] {
         let mut sums = [0; 3];
         for destination in &self.record(cluster).destinations {
             let IpAddr::V4(ip) = destination.address.ip() else {
@@ -70,6 +70,15 @@ impl World {
             sums[usize::from(ip.octets()[1]) - 1] += destination.weight;
         }
         sums
+    }
+
+    /// The addresses of the local lists of a cluster's nodes, in the import there.
+    pub(super) fn local(&self, cluster: &str) -> Vec<IpAddr> {
+        let key = &self.record(cluster).key;
+        let lists = self.tables.lists.iter();
+        let lists = lists.filter(|((_, of), _)| of == key);
+        let local = lists.flat_map(|(_, lists)| &lists.local);
+        local.map(|one| one.address.ip()).collect()
     }
 }
 
@@ -91,7 +100,7 @@ const SHARES: (&str, &str) = (
      {names: [c], weight: 10}]}]}",
 );
 
-const DOWN: ClusterState = ClusterState {
+pub(super) const DOWN: ClusterState = ClusterState {
     step: 0,
     drained: false,
     lost: true,
