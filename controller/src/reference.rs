@@ -67,7 +67,7 @@ const REASONS: [Reason; 8] = [
 ];
 
 /// Reasons for which agents refuse records, and for which connections and streams are refused.
-const MEANINGS: [(&str, &str); 27] = [
+const MEANINGS: [(&str, &str); 28] = [
     ("missing", "A field that must be set is absent."),
     (
         "unknown",
