@@ -10,12 +10,18 @@ use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = protox::compile(["portolan/v1/tables.proto"], ["proto"])?;
+    // What servers describe of themselves. No server has the service of edge controllers yet.
+    let served = protox::compile(["portolan/v1/tables.proto"], ["proto"])?;
     let descriptors = Path::new(&env::var("OUT_DIR")?).join("descriptors.bin");
-    fs::write(descriptors, files.encode_to_vec())?;
+    fs::write(descriptors, served.encode_to_vec())?;
+    let protos = ["portolan/v1/tables.proto", "portolan/v1/federation.proto"];
+    let files = protox::compile(protos, ["proto"])?;
     tonic_prost_build::configure()
         // Sets of keys are kept sorted, so that reports and frames are reproducible.
         .type_attribute(".portolan.v1.RecordKey", "#[derive(PartialOrd, Ord)]")
+        // Objects are kept as they are sent: hashes cover their bytes.
+        .bytes(".portolan.v1.EdgeObjects.put")
+        .type_attribute(".portolan.v1.ObjectId", "#[derive(PartialOrd, Ord)]")
         .compile_fds(files)?;
     Ok(())
 }

@@ -67,7 +67,7 @@ const REASONS: [Reason; 8] = [
 ];
 
 /// Reasons for which agents refuse records, and for which connections and streams are refused.
-const MEANINGS: [(&str, &str); 27] = [
+const MEANINGS: [(&str, &str); 28] = [
     ("missing", "A field that must be set is absent."),
     (
         "unknown",
@@ -101,7 +101,7 @@ const MEANINGS: [(&str, &str); 27] = [
     ),
     (
         "certificate",
-        "The certificate is good but names neither a node nor a relay.",
+        "The certificate is good but names neither a node, a relay nor an edge controller.",
     ),
     ("token", "The token is not good; the log says why."),
     (
@@ -124,6 +124,10 @@ const MEANINGS: [(&str, &str); 27] = [
     (
         "not_relay",
         "A client that is no relay asked for the tables of all nodes.",
+    ),
+    (
+        "not_edge",
+        "A client that is no edge controller, or another one, sent the objects of a cluster.",
     ),
     (
         "reconnect_rate",

@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use time::OffsetDateTime;
 
-use crate::{NodeName, RelayName};
+use crate::{EdgeName, NodeName, RelayName};
 
 pub use rcgen::Error as IssueError;
 
@@ -111,6 +111,18 @@ impl Authority {
             ExtendedKeyUsagePurpose::ClientAuth,
             ExtendedKeyUsagePurpose::ServerAuth,
         ];
+        self.sign(params)
+    }
+
+    /// Issues a certificate for an edge controller, which is a client of the centre.
+    ///
+    /// # Errors
+    /// If no key can be generated.
+    pub fn edge(&self, name: &EdgeName, valid: Range<SystemTime>) -> Result<Issued, IssueError> {
+        let mut params = params(&name.edge, valid);
+        let uri = SanType::URI(name.to_string().as_str().try_into()?);
+        params.subject_alt_names = vec![uri];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(params)
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! TLS of both ends of the stream: certificates and keys in files that change, and the names of nodes
-//! and relays in certificates.
+//! TLS of both ends of the stream: certificates and keys in files that change, and the names of nodes,
+//! relays and edge controllers in certificates.
 //!
 //! TLS 1.3 only, with one provider (aws-lc-rs). Sessions are not resumed: resumption skips the check of
 //! the peer's certificate.
@@ -19,5 +19,5 @@ mod rotate;
 pub use certificate::{CertificateError, CertificateFacts, read_certificate, read_pem};
 pub use config::{ALPN, ClientFiles, ServerFiles, server, without_certificate};
 pub use file::{File, FileError, MAX_FILE_BYTES, read};
-pub use name::{NameError, NodeName, PeerName, RelayName};
+pub use name::{EdgeName, NameError, NodeName, PeerName, RelayName};
 pub use rotate::{Health, Loaded, POLL, Rotating};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Names in certificates: the URI `portolan://CLUSTER/node/NODE` of a node's agent, and
-//! `portolan://CLUSTER/relay/NAME` of a relay.
+//! Names in certificates: the URI `portolan://CLUSTER/node/NODE` of a node's agent,
+//! `portolan://CLUSTER/relay/NAME` of a relay, and `portolan://CLUSTER/edge/NAME` of an edge controller.
 //!
 //! `CLUSTER` is empty for a single cluster: `portolan:///node/worker-1`.
 
@@ -31,6 +31,15 @@ pub struct RelayName {
     pub relay: String,
 }
 
+/// Name of an edge controller in a certificate. It sends the objects of its cluster to the centre.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EdgeName {
+    /// Cluster of the edge.
+    pub cluster: String,
+    /// The edge.
+    pub edge: String,
+}
+
 /// Name of a client of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerName {
@@ -38,6 +47,8 @@ pub enum PeerName {
     Node(NodeName),
     /// A relay.
     Relay(RelayName),
+    /// An edge controller.
+    Edge(EdgeName),
 }
 
 /// A URI that is not such a name.
@@ -50,7 +61,9 @@ pub struct NameError {
 
 const NODE: &str = "portolan://CLUSTER/node/NODE";
 const RELAY: &str = "portolan://CLUSTER/relay/NAME";
-const PEER: &str = "portolan://CLUSTER/node/NODE or portolan://CLUSTER/relay/NAME";
+const EDGE: &str = "portolan://CLUSTER/edge/NAME";
+const PEER: &str =
+    "portolan://CLUSTER/node/NODE, portolan://CLUSTER/relay/NAME or portolan://CLUSTER/edge/NAME";
 
 impl NodeName {
     /// Creates a name.
@@ -87,6 +100,23 @@ impl RelayName {
     }
 }
 
+impl EdgeName {
+    /// Creates a name.
+    ///
+    /// # Errors
+    /// As for [`NodeName::new`], or if the cluster is empty: the centre has several.
+    pub fn new(cluster: &str, edge: &str) -> Result<Self, NameError> {
+        let name = Self {
+            cluster: cluster.to_owned(),
+            edge: edge.to_owned(),
+        };
+        match !cluster.is_empty() && are_plain(cluster, edge) {
+            true => Ok(name),
+            false => Err(NameError::new(name, EDGE)),
+        }
+    }
+}
+
 impl PeerName {
     /// Whether a URI has the scheme of these names. Other URIs are ignored.
     #[must_use]
@@ -95,12 +125,13 @@ impl PeerName {
         scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME))
     }
 
-    /// Cluster of the tables that the client receives.
+    /// Cluster of the tables that the client receives, or of the objects that it sends.
     #[must_use]
     pub fn cluster(&self) -> &str {
         match self {
             Self::Node(name) => &name.cluster,
             Self::Relay(name) => &name.cluster,
+            Self::Edge(name) => &name.cluster,
         }
     }
 }
@@ -145,12 +176,22 @@ impl FromStr for RelayName {
     }
 }
 
+impl FromStr for EdgeName {
+    type Err = NameError;
+
+    fn from_str(uri: &str) -> Result<Self, NameError> {
+        let name = parts(uri, "/edge/").and_then(|(cluster, name)| Self::new(cluster, name).ok());
+        name.ok_or_else(|| NameError::new(uri, EDGE))
+    }
+}
+
 impl FromStr for PeerName {
     type Err = NameError;
 
     fn from_str(uri: &str) -> Result<Self, NameError> {
         let node = uri.parse().map(Self::Node);
         let name = node.or_else(|_| uri.parse().map(Self::Relay));
+        let name = name.or_else(|_| uri.parse().map(Self::Edge));
         name.map_err(|_| NameError::new(uri, PEER))
     }
 }
@@ -164,6 +205,12 @@ impl fmt::Display for NodeName {
 impl fmt::Display for RelayName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}{}/relay/{}", self.cluster, self.relay)
+    }
+}
+
+impl fmt::Display for EdgeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}/edge/{}", self.cluster, self.edge)
     }
 }
 
@@ -185,13 +232,20 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_relays_are_distinct() {
+    fn nodes_relays_and_edges_are_distinct() {
         let node = NodeName::new("eu", "a").unwrap();
         let relay = RelayName::new("eu", "a").unwrap();
         assert!(node.to_string().parse::<RelayName>().is_err());
         assert!(relay.to_string().parse::<NodeName>().is_err());
         assert_eq!(node.to_string().parse(), Ok(PeerName::Node(node)));
         assert_eq!(relay.to_string().parse(), Ok(PeerName::Relay(relay)));
+        let edge = EdgeName::new("eu", "a").unwrap();
+        assert_eq!(edge.to_string(), "portolan://eu/edge/a");
+        assert!(edge.to_string().parse::<NodeName>().is_err());
+        assert!(edge.to_string().parse::<RelayName>().is_err());
+        assert_eq!(edge.to_string().parse(), Ok(PeerName::Edge(edge)));
+        // The centre has several clusters: one without a name is none of them.
+        assert!("portolan:///edge/a".parse::<PeerName>().is_err());
     }
 
     #[test]
@@ -216,8 +270,10 @@ mod tests {
             "portolan:///node/a/relay/b",
         ] {
             assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
-            let relay = bad.replace("/node/", "/relay/");
-            assert!(relay.parse::<PeerName>().is_err(), "{relay:?}");
+            for role in ["/relay/", "/edge/"] {
+                let other = bad.replace("/node/", role);
+                assert!(other.parse::<PeerName>().is_err(), "{other:?}");
+            }
         }
         let long = "n".repeat(MAX_NAME + 1);
         assert!(NodeName::new("", &long).is_err());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The name of a node or relay that a credential proves.
+//! The name of a node, relay or edge controller that a credential proves.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,16 +9,16 @@ use portolan_tls::{CertificateError, NameError, PeerName};
 /// Tolerated clock skew between this machine and the issuer of a token.
 pub(crate) const LEEWAY: Duration = Duration::from_secs(30);
 
-/// The name of a node or relay, and its credential's end of validity.
+/// The name of a node, relay or edge controller, and its credential's end of validity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certified {
-    /// The name of the node or relay.
+    /// The name of the node, relay or edge controller.
     pub name: PeerName,
     /// The end of the credential's validity.
     pub until: SystemTime,
 }
 
-/// A certificate that names no node or relay.
+/// A certificate that names no node, relay or edge controller.
 #[derive(Debug, thiserror::Error)]
 pub enum CertifiedError {
     /// The certificate cannot be read.
@@ -28,7 +28,7 @@ pub enum CertifiedError {
     #[error("the certificate has no URI portolan://CLUSTER/node/NODE")]
     Nameless,
     /// It has several.
-    #[error("the certificate names more than one node or relay")]
+    #[error("the certificate names more than one node, relay or edge")]
     SeveralNames,
     /// Its name is malformed.
     #[error("URI {0}")]
@@ -36,7 +36,7 @@ pub enum CertifiedError {
 }
 
 impl Certified {
-    /// Reads a verified certificate, which must name exactly one node or relay.
+    /// Reads a verified certificate, which must name exactly one node, relay or edge controller.
     ///
     /// # Errors
     /// If it cannot be read, or names none or several.
@@ -54,11 +54,12 @@ impl Certified {
         })
     }
 
-    /// The name of the node or relay.
+    /// The name of the node, relay or edge controller.
     pub fn node(&self) -> &str {
         match &self.name {
             PeerName::Node(own) => &own.node,
             PeerName::Relay(own) => &own.relay,
+            PeerName::Edge(own) => &own.edge,
         }
     }
 }

@@ -35,7 +35,7 @@ pub enum Authentication {
 pub enum Identity {
     /// Not authenticated: the names in its Hello are believed.
     Anyone,
-    /// A node's agent, or a relay, with the watch of its token if tokens are reviewed.
+    /// A node's agent, a relay or an edge controller, with the watch of its token if tokens are reviewed.
     Known(Certified, Option<Reviewed>),
 }
 
@@ -54,6 +54,10 @@ impl Identity {
             PeerName::Relay(own) => Err(Refusal::wrong_node(format!(
                 "you are the relay {:?}",
                 own.relay
+            ))),
+            PeerName::Edge(own) => Err(Refusal::wrong_node(format!(
+                "you are the edge {:?}",
+                own.edge
             ))),
         }
     }
@@ -76,6 +80,31 @@ impl Identity {
                 let message = format!("want: you are the node {:?}, no relay", own.node);
                 Err(Refusal::forbidden(RefusalReason::NotRelay, message))
             }
+            PeerName::Edge(own) => {
+                let message = format!("want: you are the edge {:?}, no relay", own.edge);
+                Err(Refusal::forbidden(RefusalReason::NotRelay, message))
+            }
+        }
+    }
+
+    /// Checks that the peer may send the objects of a cluster as an edge controller of this name.
+    ///
+    /// # Errors
+    /// If the peer is a node, a relay, another edge, or of another cluster.
+    pub fn authorize_edge(&self, cluster: &str, edge: &str) -> Result<(), Refusal> {
+        let not_edge = |what: &str, name: &str| {
+            let message = format!("name: you are the {what} {name:?}, no edge");
+            Err(Refusal::forbidden(RefusalReason::NotEdge, message))
+        };
+        match self.name_in(cluster)? {
+            None => Ok(()),
+            Some(PeerName::Edge(own)) if *own.edge == *edge => Ok(()),
+            Some(PeerName::Edge(own)) => {
+                let message = format!("name: you are the edge {:?}", own.edge);
+                Err(Refusal::forbidden(RefusalReason::NotEdge, message))
+            }
+            Some(PeerName::Node(own)) => not_edge("node", &own.node),
+            Some(PeerName::Relay(own)) => not_edge("relay", &own.relay),
         }
     }
 

@@ -52,7 +52,7 @@ reasons! {
     HandshakeTimeout => "handshake_timeout",
     /// There was neither a certificate nor a token.
     NoCredential => "no_credential",
-    /// The certificate is valid but does not name exactly one node or relay.
+    /// The certificate is valid but does not name exactly one node, relay or edge controller.
     Certificate => "certificate",
     /// The token is invalid.
     Token => "token",
@@ -70,6 +70,8 @@ reasons! {
     WrongNode => "wrong_node",
     /// A peer that is no relay asked for the tables of all nodes.
     NotRelay => "not_relay",
+    /// A peer that is no edge controller, or another one, sent the objects of a cluster.
+    NotEdge => "not_edge",
     /// The agent asked for another cluster's table.
     WrongCluster => "wrong_cluster",
     /// The node was deleted.

@@ -5,7 +5,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use portolan_tls::{NodeName, RelayName};
+use portolan_tls::{EdgeName, NodeName, RelayName};
 use serde_json::{Value, json};
 
 use super::*;
@@ -248,4 +248,38 @@ fn only_a_relay_is_sent_what_all_nodes_have_and_nothing_else() {
     assert_eq!(reason(&relay, b, true), Some(RefusalReason::WrongNode));
     assert_eq!(reason(&relay, us, true), Some(RefusalReason::WrongCluster));
     assert_eq!(reason(&Identity::Anyone, a(), true), None);
+}
+
+#[test]
+fn only_an_edge_sends_the_objects_of_its_own_cluster_and_nothing_else() {
+    let known = |name| {
+        let until = SystemTime::now();
+        Identity::Known(Certified { name, until }, None)
+    };
+    let edge = known(PeerName::Edge(EdgeName::new("eu", "a").unwrap()));
+    let agent = known(PeerName::Node(NodeName::new("eu", "a").unwrap()));
+    let relay = known(PeerName::Relay(RelayName::new("eu", "a").unwrap()));
+    let reason = |identity: &Identity, cluster: &str, name: &str| {
+        let refused = identity.authorize_edge(cluster, name).err();
+        refused.map(|refusal| refusal.reason)
+    };
+    assert_eq!(reason(&edge, "eu", "a"), None);
+    for (identity, cluster, name, expected) in [
+        (&edge, "us", "a", RefusalReason::WrongCluster),
+        (&edge, "eu", "b", RefusalReason::NotEdge),
+        (&agent, "eu", "a", RefusalReason::NotEdge),
+        (&relay, "eu", "a", RefusalReason::NotEdge),
+    ] {
+        assert_eq!(reason(identity, cluster, name), Some(expected));
+    }
+    // Its certificate is of no use for tables.
+    let node = NodeKey {
+        cluster: "eu".into(),
+        name: "a".into(),
+    };
+    let refused = edge.authorize_node(&node).unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::WrongNode);
+    let refused = edge.authorize_relay("eu", "a").unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::NotRelay);
+    assert!(refused.status.message().contains("the edge \"a\""));
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Encoded objects with their hashes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_model::{ContentHash, SetHash};
+use portolan_proto::buckets::{is_bucket_count, short};
+use portolan_proto::v1;
+use prost::Message as _;
+use prost::bytes::Bytes;
+
+/// Number of buckets of the centre.
+pub const BUCKETS: u32 = 1_024;
+
+/// Keep these hashes apart from each other, and from any other use of BLAKE3.
+const OBJECT_KEY: &[u8; 32] = b"portolan.v1 cluster object (key)";
+const BUCKET_KEY: &[u8; 32] = b"portolan.v1 object bucket (keyed";
+
+/// Hashes of buckets whose number is not a power of two, or too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("welcome.bucket_hashes: {0} bytes are no power of two of buckets")]
+pub struct BadHashes(usize);
+
+/// Objects by their ids.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    objects: BTreeMap<v1::ObjectId, Entry>,
+    total: SetHash,
+    endpoints: usize,
+}
+
+/// An object as it is sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) bytes: Bytes,
+    pub(crate) hash: ContentHash,
+    /// Number of its endpoints.
+    pub(crate) endpoints: usize,
+}
+
+impl Entry {
+    pub(crate) fn new(bytes: Bytes, endpoints: usize) -> Self {
+        let hash = blake3::keyed_hash(OBJECT_KEY, &bytes);
+        let mut first = [0; 16];
+        let (half, _) = hash.as_bytes().split_at(16);
+        first.copy_from_slice(half);
+        Self {
+            bytes,
+            hash: ContentHash(u128::from_be_bytes(first)),
+            endpoints,
+        }
+    }
+}
+
+impl Ledger {
+    pub(crate) fn get(&self, id: &v1::ObjectId) -> Option<&Entry> {
+        self.objects.get(id)
+    }
+
+    /// Puts an object. Returns whether that changed anything.
+    pub(crate) fn put(&mut self, id: v1::ObjectId, entry: Entry) -> bool {
+        let hash = entry.hash;
+        self.endpoints += entry.endpoints;
+        let old = self.objects.insert(id, entry);
+        if let Some(old) = &old {
+            self.total.remove(old.hash);
+            self.endpoints -= old.endpoints;
+        }
+        self.total.insert(hash);
+        old.is_none_or(|old| old.hash != hash)
+    }
+
+    pub(crate) fn remove(&mut self, id: &v1::ObjectId) -> bool {
+        let Some(old) = self.objects.remove(id) else {
+            return false;
+        };
+        self.total.remove(old.hash);
+        self.endpoints -= old.endpoints;
+        true
+    }
+
+    /// The hash of all objects.
+    pub(crate) fn total(&self) -> SetHash {
+        self.total
+    }
+
+    /// The number of objects, and of their endpoints.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.objects.len(), self.endpoints)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&v1::ObjectId, &Entry)> {
+        self.objects.iter()
+    }
+
+    /// The hashes of `count` buckets, 8 bytes each.
+    pub(crate) fn bucket_hashes(&self, count: u32) -> Vec<u8> {
+        let mut sums = vec![SetHash::default(); count as usize];
+        for (id, entry) in &self.objects {
+            if let Some(sum) = sums.get_mut(bucket_of(id, count) as usize) {
+                sum.insert(entry.hash);
+            }
+        }
+        sums.into_iter().flat_map(short).collect()
+    }
+
+    /// The number of buckets of the other side, and those whose hashes differ from its own.
+    pub(crate) fn differing(&self, theirs: &[u8]) -> Result<(u32, BTreeSet<u32>), BadHashes> {
+        let bad = BadHashes(theirs.len());
+        let count = u32::try_from(theirs.len() / 8).map_err(|_| bad)?;
+        if !theirs.len().is_multiple_of(8) || !is_bucket_count(count) {
+            return Err(bad);
+        }
+        let ours = self.bucket_hashes(count);
+        let pairs = (0..count).zip(ours.chunks(8).zip(theirs.chunks(8)));
+        let differing = pairs.filter(|(_, (ours, theirs))| ours != theirs);
+        Ok((count, differing.map(|(bucket, _)| bucket).collect()))
+    }
+}
+
+/// The bucket of an object.
+pub(crate) fn bucket_of(id: &v1::ObjectId, count: u32) -> u32 {
+    let hash = blake3::keyed_hash(BUCKET_KEY, &id.encode_to_vec());
+    let [first, second, ..] = *hash.as_bytes();
+    u32::from(u16::from_be_bytes([first, second])) % count.max(1)
+}

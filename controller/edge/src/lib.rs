@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The objects of a cluster between its edge controller and the centre.
+//!
+//! The edge keeps an [`Outbox`] of what its cluster has, the centre a [`Partition`] of what it has received. Both
+//! compare by the hashes of buckets of objects, so that a stream that begins again brings only what differs.
+//!
+//! Pure: no sockets, no clock, no tasks.
+
+#![forbid(unsafe_code)]
+
+mod ledger;
+mod outbox;
+mod partition;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+pub use ledger::{BUCKETS, BadHashes};
+pub use outbox::{Outbox, Transition};
+pub use partition::{Limits, Partition, PartitionError, Received};

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Tests of conversions.
+
+use super::*;
+
+pub(super) fn service() -> Object {
+    Object::Service(Service {
+        created: Some(-5),
+        cluster_ips: vec!["10.96.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+        external_ips: vec!["192.0.2.1".parse().unwrap()],
+        load_balancer_ips: vec!["192.0.2.2".parse().unwrap()],
+        balancer_keeps_sources: true,
+        source_ranges: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+        external_policy: TrafficPolicy::Local,
+        internal_policy: TrafficPolicy::Cluster,
+        affinity_seconds: Some(60),
+        scheduling: Scheduling {
+            scheduler: Some("mh".into()),
+            flags: Some(portolan_model::ipvs::Flags(8)),
+        },
+        drain_seconds: Some(0),
+        health_check_port: Some(30_000),
+        ports: vec![ServicePort {
+            name: "http".into(),
+            protocol: Protocol::Sctp,
+            port: 80,
+            node_port: Some(31_000),
+        }],
+        key: key("shop", "web"),
+    })
+}
+
+pub(super) fn export() -> ServiceExport {
+    let facts = ServiceFacts {
+        kind: ServiceType::Headless,
+        labels: [("tier".to_owned(), "a".to_owned())].into(),
+        ports: vec![ExportPort {
+            name: "http".into(),
+            protocol: Protocol::Udp,
+            port: 53,
+            app_protocol: Some("h2c".into()),
+        }],
+        families: vec![Family::V6, Family::V4],
+        affinity_seconds: Some(1),
+        internal_local: true,
+        traffic_distribution: Some("PreferClose".into()),
+    };
+    ServiceExport {
+        requested: true,
+        created: Some(9),
+        labels: [("a".to_owned(), String::new())].into(),
+        annotations: [("b".to_owned(), "c".to_owned())].into(),
+        weight: Some(1_000),
+        service: Some(Arc::new(facts)),
+        ..ServiceExport::new(key("shop", "web"))
+    }
+}
+
+#[test]
+fn each_kind_of_object_arrives_as_it_was_sent() {
+    let mut endpoint = Endpoint::new("fd00::7".parse().unwrap());
+    (endpoint.ready, endpoint.terminating) = (false, true);
+    endpoint.node = Some("node-1".into());
+    endpoint.pod = Some("web-0".into());
+    endpoint.hostname = Some("host".into());
+    endpoint.zone_hints = Some(vec!["a".into(), "b".into()]);
+    endpoint.node_hints = Some(Vec::new());
+    let Object::EndpointSlice(v4) = slice("web-2", 2) else {
+        panic!("no slice");
+    };
+    let v6 = EndpointSlice {
+        family: Family::V6,
+        endpoints: vec![endpoint],
+        key: key("shop", "web-6"),
+        ..v4.clone()
+    };
+    let mut node = Node::new(key("", "node-1"));
+    node.info.zone = Some("a".into());
+    node.info.eligible = true;
+    node.info.pod_cidrs = vec!["10.1.0.0/24".parse().unwrap()];
+    node.addresses = ["192.168.0.1".parse().unwrap()].into();
+    node.weight = Some(0);
+    let objects = [
+        service(),
+        Object::EndpointSlice(v4),
+        Object::EndpointSlice(v6),
+        Object::Node(node),
+        Object::Pod(Pod {
+            key: key("shop", "web-0"),
+            weight: 65_535,
+        }),
+        Object::Namespace(key("", "shop")),
+        Object::ServiceExport(export()),
+        Object::ServiceExport(ServiceExport::new(key("shop", "none"))),
+        Object::ClusterProperty(ClusterProperty {
+            key: key("", "region"),
+            value: "eu".into(),
+        }),
+    ];
+    for object in objects {
+        let bytes = wire::encode(&object).unwrap().encode_to_vec();
+        let message = v1::ClusterObject::decode(&*bytes).unwrap();
+        assert_eq!(wire::decode(&message, &"eu".into()), Ok(Some(object)));
+    }
+}
+
+#[test]
+fn a_bad_field_is_named_and_an_unknown_kind_is_left_out() {
+    let mut message = wire::encode(&slice("web-1", 1)).unwrap();
+    let Some(v1::cluster_object::Object::Slice(bad)) = &mut message.object else {
+        panic!("no slice");
+    };
+    bad.endpoints[0].address = vec![1, 2, 3];
+    let error = wire::decode(&message, &"eu".into()).unwrap_err();
+    assert_eq!(error.field, "slice.endpoints.address");
+    message.id.as_mut().unwrap().kind = v1::ObjectKind::Node.into();
+    message.id.as_mut().unwrap().namespace.clear();
+    let error = wire::decode(&message, &"eu".into()).unwrap_err();
+    assert_eq!(error.field, "object");
+    message.id.as_mut().unwrap().kind = 99;
+    assert_eq!(wire::decode(&message, &"eu".into()), Ok(None));
+    message.id.as_mut().unwrap().kind = v1::ObjectKind::Pod.into();
+    let error = wire::decode(&message, &"eu".into()).unwrap_err();
+    assert_eq!(error.field, "id.namespace");
+}
