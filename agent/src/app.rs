@@ -149,9 +149,7 @@ async fn start_ipvs(
     config.families = families.iter().collect();
     settle_rules(&mut kernel, &mut config).await?;
     unmark_tables(&mut kernel, &config).await;
-    if args.source == Source::File {
-        config.binds_balancers = !director::load_owned(&args.state_dir).stands_by;
-    }
+    config.binds_balancers = !director::load_owned(&args.state_dir).stands_by;
     set_older_table_aside(args, &mut kernel).await?;
     let parts = Parts {
         plane: Some(plane(PlaneKind::Ipvs, args, &config)?),
@@ -253,7 +251,13 @@ async fn start<E: Engine + 'static>(
         director,
         hooks,
         health: backends,
-    } = check_backends(args, (tables, ways), reports.clone(), &mut metrics, vital);
+    } = check_backends(
+        (args, &place.node.name),
+        (tables, ways),
+        reports.clone(),
+        &mut metrics,
+        vital,
+    );
     let host = start_announcing(&director, vital);
     let inputs = sync_inputs(args, &place.ports, tables, host);
     start_reconciling(args, reconciler, inputs, outputs, vital);

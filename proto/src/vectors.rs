@@ -113,6 +113,7 @@ fn node() -> NodeInfo {
         pod_cidrs: vec![net("10.244.1.0/24"), net("fd00:1::/64")],
         eligible: true,
         groups: Vec::new(),
+        director: None,
     }
 }
 
@@ -214,6 +215,10 @@ fn vectors() -> Value {
         groups: ["{\"a\":\"1\"}", "{\"b\":\"2\"}"].map(Into::into).into(),
         ..node()
     };
+    let directed = NodeInfo {
+        director: Some("{\"kind\":\"Director\"}".into()),
+        ..grouped.clone()
+    };
     let own = SetHash::from_iter([lists_hash, node().content_hash()]);
     json!({
         "records": [
@@ -228,6 +233,8 @@ fn vectors() -> Value {
                 NodeInfo::default().content_hash()),
             content("every field", "", &encode_node(&node(), node().content_hash()), node().content_hash()),
             content("two groups", "", &encode_node(&grouped, grouped.content_hash()), grouped.content_hash()),
+            content("two groups and a Director", "", &encode_node(&directed, directed.content_hash()),
+                directed.content_hash()),
         ],
         "sums": [{
             "members": members.map(|member| member.to_string()),

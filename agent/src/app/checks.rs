@@ -37,7 +37,7 @@ pub(super) struct Checked {
 
 /// Starts the health checks of load balancers' backends.
 pub(super) fn check_backends(
-    args: &RunArgs,
+    (args, host): (&RunArgs, &Arc<str>),
     (tables, ways): (
         watch::Receiver<Option<Arc<Subscribed>>>,
         watch::Receiver<Arc<Ways>>,
@@ -60,7 +60,6 @@ pub(super) fn check_backends(
     vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
     vital.spawn("health checks", engine.run(ending()));
     vital.spawn("time of commands", overrides.clone().keep_time(ending()));
-    vital.spawn("health of backends", checkups.run(ending()));
     let health = handle.health.clone();
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     registry.register_collector(Box::new(BackendCollector(handle)));
@@ -86,10 +85,16 @@ pub(super) fn check_backends(
         tables: tables.clone(),
         reports,
     };
+    let director = start_director(args, &commands, (programs, suspended), vital);
+    let checkups = match args.source {
+        Source::Controller => checkups.direct(director.clone(), Arc::clone(host)),
+        Source::File => checkups,
+    };
+    vital.spawn("health of backends", checkups.run(ending()));
     Checked {
         tables,
         overviews,
-        director: start_director(args, &commands, (programs, suspended), vital),
+        director,
         commands,
         hooks: hooks_out,
         health,

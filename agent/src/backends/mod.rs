@@ -44,6 +44,7 @@ pub(crate) use metrics::BackendCollector;
 pub use overrides::ask as command;
 
 use crate::args::Source;
+use crate::director::HostDirector;
 use crate::subscribe::Subscribed;
 use groups::OwnGroups;
 use overrides::OverrideStore;
@@ -71,6 +72,8 @@ pub(crate) struct Checkups {
     commanded: watch::Receiver<Overrides<RecordKey>>,
     /// Number of the last health that was passed on.
     number: u64,
+    /// The director of this host, which follows tables of controllers, and the host's name.
+    director: Option<(HostDirector, Arc<str>)>,
 }
 
 /// Outputs of [`start`].
@@ -136,6 +139,7 @@ pub(crate) fn start(
         commanded: overrides.in_force(),
         overrides: overrides.clone(),
         number: 0,
+        director: None,
     };
     Started {
         tables: checked_receiver,
@@ -169,6 +173,12 @@ impl Prober for HostProber {
 }
 
 impl Checkups {
+    /// Has the director of this host follow the tables, before they are passed on.
+    pub(crate) fn direct(mut self, director: HostDirector, host: Arc<str>) -> Self {
+        self.director = Some((director, host));
+        self
+    }
+
     /// Runs until the source of tables ends or the token is cancelled.
     pub(crate) async fn run(mut self, token: CancellationToken) {
         let (mut has_engine, mut has_ways) = (true, true);
@@ -203,6 +213,9 @@ impl Checkups {
             return;
         };
         let table = self.of_own_groups(sent);
+        if let Some((director, host)) = self.director.as_ref().filter(|_| is_table) {
+            director.follow_sent(table.table.node.director.as_ref(), host);
+        }
         if is_table || self.ways.has_changed().unwrap_or(false) {
             self.want(&table.table);
         }

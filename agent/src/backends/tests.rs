@@ -88,6 +88,7 @@ fn rig() -> Rig {
         overrides: OverrideStore::open(nowhere, commanded, health_receiver),
         commanded: commanded_receiver,
         number: 0,
+        director: None,
     };
     let token = CancellationToken::new();
     tokio::spawn(checkups.run(token.clone()));

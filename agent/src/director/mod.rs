@@ -3,7 +3,8 @@
 //! The `Director` of this host: its settings, and its role, which operators and keepalived change while it runs.
 //!
 //! ```text
-//! files ──► Director ─┐
+//! files or controller
+//!       ──► Director ─┐
 //! flags ──────────────┼──► Host ──► sync loop ──► kernel, neighbours
 //! command ──► role ───┘
 //! ```
@@ -77,6 +78,8 @@ struct State {
     activity: Activity,
     /// What flags hide, to be told once.
     overridden: Vec<String>,
+    /// What a controller has sent last; `None` before its first table.
+    sent: Option<Option<Arc<str>>>,
 }
 
 /// The sync loop's ends.
@@ -96,7 +99,7 @@ pub struct HostLink {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RoleError {
     #[error(
-        "no Director is in force: the files have not been read, or the table comes from controllers"
+        "no Director is in force: the files have not been read, or the controller has none for this host"
     )]
     NoDirector,
     #[error("the Director's role is Always: set spec.vips.role to Command")]
@@ -129,6 +132,7 @@ impl HostDirector {
                 director: None,
                 activity: load_role(state_dir),
                 overridden: Vec::new(),
+                sent: None,
             }),
             asked: watch::Sender::new(None),
             done: watch::Sender::default(),
@@ -170,6 +174,32 @@ impl HostDirector {
         });
         state.director = Some(director);
         self.ask(&state)
+    }
+
+    /// Follows what a controller sends for this host. Without a Director nothing is asked for, unless there was one, also
+    /// in an earlier run: then the host goes back to the defaults.
+    pub(crate) fn follow_sent(&self, sent: Option<&Arc<str>>, host: &str) {
+        {
+            let mut state = self.lock();
+            if state.sent.as_ref().map(Option::as_ref) == Some(sent) {
+                return;
+            }
+            state.sent = Some(sent.cloned());
+        }
+        let director = match sent {
+            Some(text) => Director::from_sent(text.as_bytes(), host),
+            None if self.lock().director.is_none()
+                && load_owned(&self.0.state_dir) == Owned::default() =>
+            {
+                return;
+            }
+            None => Ok(Director::new(host)),
+        };
+        match director {
+            Ok(director) => _ = self.follow(Arc::new(director)),
+            // A table never has one that cannot be read.
+            Err(why) => tracing::error!("{why}; the last one stays in force"),
+        }
     }
 
     /// Takes a role; returns the number of the settings that have it.

@@ -97,6 +97,43 @@ fn a_role_needs_a_director_that_follows_commands() {
 }
 
 #[test]
+fn a_host_without_a_director_is_left_alone_until_a_controller_sends_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = || {
+        HostDirector::new(
+            HostFlags::default(),
+            dir.path(),
+            Programs::default(),
+            watch::Sender::default(),
+        )
+    };
+    let this = new();
+    let asked = |this: &HostDirector| this.0.asked.borrow().as_ref().map(|it| it.host.clone());
+    this.follow_sent(None, "node1");
+    assert!(
+        asked(&this).is_none(),
+        "nodes of a cluster have no Director"
+    );
+    let sent: Arc<str> = director(|director| director.announce_table = 7)
+        .to_sent()
+        .into();
+    this.follow_sent(Some(&sent), "node1");
+    assert_eq!(asked(&this).unwrap().announce_table, 7);
+    this.follow_sent(None, "node1");
+    assert_eq!(*asked(&this).unwrap(), Host::default());
+
+    // A Director that went while the agent was not running leaves what it made, which goes.
+    let owned = Owned {
+        stands_by: true,
+        ..Owned::default()
+    };
+    save_owned(dir.path(), &owned).unwrap();
+    let restarted = new();
+    restarted.follow_sent(None, "node1");
+    assert_eq!(*asked(&restarted).unwrap(), Host::default());
+}
+
+#[test]
 fn flags_win_over_fields_and_say_so() {
     let asked = director(|director| {
         director.timeouts.tcp = Some(Duration::from_secs(600));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! The deletion guard of one node's table: additions and changes apply, deletions may be withheld.
+//!
+//! The Director of the host counts as one record. The loss of it alone is doubted in the first table of a stream: a
+//! controller of an earlier version sends none, and two directors on standby that lose theirs would both be active.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,6 +21,8 @@ pub(super) struct TableGuard {
     /// The same, with the withheld records; `None` before the first table.
     in_force: Option<Arc<NodeTable>>,
     withheld: BTreeSet<RecordKey>,
+    /// Whether the Director is withheld.
+    withholds_director: bool,
 }
 
 impl TableGuard {
@@ -27,6 +32,7 @@ impl TableGuard {
             latest: Arc::default(),
             in_force: None,
             withheld: BTreeSet::new(),
+            withholds_director: false,
         }
     }
 
@@ -38,8 +44,10 @@ impl TableGuard {
         in_force: Arc<NodeTable>,
     ) {
         self.withheld = in_force.changed_since(&latest);
-        if !self.withheld.is_empty() {
-            let loss = loss_of(&in_force, self.withheld.iter());
+        self.withholds_director = loses_director(&in_force, &latest);
+        if !self.withheld.is_empty() || self.withholds_director {
+            let mut loss = loss_of(&in_force, self.withheld.iter());
+            add_director(&mut loss, self.withholds_director);
             self.guard.restore(position.0, position.1, loss);
         }
         self.latest = latest;
@@ -71,8 +79,17 @@ impl TableGuard {
             lost.retain(|key| !claimed.contains(key));
             loss = loss_of(&before, lost.iter());
         }
-        let is_withheld = self.guard.judge(position.0, position.1, loss, now);
+        let is_compared = self.guard.is_first() || self.withholds_director;
+        let loses_director = is_compared && loses_director(&before, table);
+        if loses_director && lost.is_empty() {
+            loss = loss_of(&before, std::iter::empty());
+        }
+        add_director(&mut loss, loses_director);
+        let is_withheld =
+            self.guard
+                .judge_doubting(position.0, position.1, loss, loses_director, now);
         self.withheld = if is_withheld { lost } else { BTreeSet::new() };
+        self.withholds_director = is_withheld && loses_director;
         let in_force = self.compose(&before);
         self.in_force = Some(Arc::clone(&in_force));
         in_force
@@ -81,18 +98,20 @@ impl TableGuard {
     /// Releases all withheld records. Returns the table in force.
     pub(super) fn release(&mut self) -> Arc<NodeTable> {
         self.withheld.clear();
+        self.withholds_director = false;
         self.in_force = Some(Arc::clone(&self.latest));
         Arc::clone(&self.latest)
     }
 
     /// The table in force, if records are withheld.
     pub(super) fn with_withheld(&self) -> Option<Arc<NodeTable>> {
-        self.in_force.clone().filter(|_| !self.withheld.is_empty())
+        let withholds = !self.withheld.is_empty() || self.withholds_director;
+        self.in_force.clone().filter(|_| withholds)
     }
 
     /// Adds the withheld records to the newest table, with their values in another one.
     fn compose(&self, before: &NodeTable) -> Arc<NodeTable> {
-        if self.withheld.is_empty() {
+        if self.withheld.is_empty() && !self.withholds_director {
             return Arc::clone(&self.latest);
         }
         let mut table = NodeTable::clone(&self.latest);
@@ -105,7 +124,21 @@ impl TableGuard {
                 None => table.lists.remove(key),
             };
         }
+        if self.withholds_director {
+            table.node.director.clone_from(&before.node.director);
+        }
         Arc::new(table)
+    }
+}
+
+fn loses_director(before: &NodeTable, after: &NodeTable) -> bool {
+    before.node.director.is_some() && after.node.director.is_none()
+}
+
+fn add_director(loss: &mut Loss, is_lost: bool) {
+    if is_lost {
+        loss.lost.records += 1;
+        loss.of.records += 1;
     }
 }
 

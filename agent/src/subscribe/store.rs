@@ -206,7 +206,7 @@ impl Store {
                 return Err(FileError::OfAnother { what, theirs, ours });
             }
         }
-        let mut staging = Staging::new(&self.cluster);
+        let mut staging = Staging::new(&self.cluster, &self.node);
         let committed = next_commit(&mut staging, &mut raw)?.ok_or(FileError::NoCommit)?;
         let mut with_withheld = staging.clone();
         let in_force = next_commit(&mut with_withheld, &mut raw)?;

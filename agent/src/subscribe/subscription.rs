@@ -97,7 +97,7 @@ impl Subscription {
                 agent_version: config.agent_version.clone(),
                 ..v1::Hello::default()
             },
-            staging: Staging::new(&config.cluster),
+            staging: Staging::new(&config.cluster, &config.node),
             in_force: TableInForce::new(config.guard, held, tables, Arc::clone(&stats)),
             saver: Saver::new(store.map(Arc::new), Arc::clone(&stats)),
             reports,

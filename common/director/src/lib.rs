@@ -23,6 +23,7 @@ mod convert;
 mod director;
 pub mod document;
 mod explain;
+mod fleet;
 mod forwarding;
 mod frontend;
 mod generation;
@@ -47,6 +48,7 @@ pub use document::{
     SchedulerName, SysctlMode, TunnelChecksum,
 };
 pub use explain::explain;
+pub use fleet::{MAX_SENT_BYTES, unsupported_from_controller};
 pub use forwarding::{Forwarding, Persistence, Thresholds, Tunnel};
 pub use frontend::{Claim, Frontend, Packets};
 pub use generation::{File, Former, Generation, NotOurs, parse, parse_again};
@@ -56,4 +58,4 @@ pub use problem::{Position, Problem, not_applied};
 pub use records::records;
 pub use rules::{Already, Claims, taken};
 pub use schema::{schema, schema_text, strict_schema};
-pub use unsupported::{unsupported, unsupported_in_fleet, unsupported_without_host};
+pub use unsupported::{unsupported, unsupported_in_fleet};

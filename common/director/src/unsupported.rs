@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::document::Announce;
 use crate::records::of_family;
-use crate::{Director, LoadBalancer, Packets};
+use crate::{LoadBalancer, Packets};
 
 /// What this version reads but cannot program, in the files of a host: the field, and what to do.
 #[must_use]
@@ -72,45 +72,6 @@ pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
     found
 }
 
-/// The fields of a director that are not followed in the files of a controller, which sends no settings
-/// to hosts, and why.
-#[must_use]
-pub fn unsupported_without_host(director: &Director) -> Vec<(String, String)> {
-    let default = Director::new(director.name.as_str());
-    named(&[
-        ("spec.vips", director.vips != default.vips),
-        ("spec.marks", director.marks != default.marks),
-        ("spec.sync", director.sync != default.sync),
-        (
-            "spec.statelessFailover",
-            director.stateless_failover != default.stateless_failover,
-        ),
-        ("spec.timeouts", director.timeouts != default.timeouts),
-        ("spec.sysctls", director.sysctls != default.sysctls),
-        (
-            "spec.announceTable",
-            director.announce_table != default.announce_table,
-        ),
-        (
-            "spec.checksOnStandby",
-            director.checks_on_standby != default.checks_on_standby,
-        ),
-        (
-            "spec.maintenanceDirectory",
-            director.maintenance_directory != default.maintenance_directory,
-        ),
-        ("spec.scripts", director.scripts != default.scripts),
-    ])
-}
-
-fn named(differs: &[(&str, bool)]) -> Vec<(String, String)> {
-    let found = differs.iter().filter(|(_, differs)| *differs);
-    let why = || "not supported yet: leave it out".to_owned();
-    found
-        .map(|(field, _)| ((*field).to_owned(), why()))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,27 +119,5 @@ spec:
         let mut expected = expected[..3].to_vec();
         expected.push("spec.hooks.onQuorum");
         assert_eq!(fields(unsupported_in_fleet(&parsed(text))), expected);
-    }
-
-    #[test]
-    fn settings_of_a_director_are_refused_where_no_host_gets_them() {
-        let fields = |found: Vec<(String, String)>| -> Vec<String> {
-            found.into_iter().map(|(field, _)| field).collect()
-        };
-        let mut director = Director::new("node1");
-        assert!(unsupported_without_host(&director).is_empty());
-        director.sync = Some(crate::Sync::new("eth1"));
-        director.timeouts.udp = Some(std::time::Duration::from_secs(30));
-        director.checks_on_standby = false;
-        director.scripts.user = Some("nobody".to_owned());
-        director.marks = 0xf_0000;
-        let expected = [
-            "spec.marks",
-            "spec.sync",
-            "spec.timeouts",
-            "spec.checksOnStandby",
-            "spec.scripts",
-        ];
-        assert_eq!(fields(unsupported_without_host(&director)), expected);
     }
 }

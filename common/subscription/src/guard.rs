@@ -168,6 +168,18 @@ impl DeletionGuard {
 
     /// Records a table. Returns whether its loss is withheld.
     pub fn judge(&mut self, epoch: u64, revision: u64, loss: Loss, now: Instant) -> bool {
+        self.judge_doubting(epoch, revision, loss, false, now)
+    }
+
+    /// As [`Self::judge`]; a first table's loss `is_doubtful` if it must not be believed however small it is.
+    pub fn judge_doubting(
+        &mut self,
+        epoch: u64,
+        revision: u64,
+        loss: Loss,
+        is_doubtful: bool,
+        now: Instant,
+    ) -> bool {
         let is_first = std::mem::replace(&mut self.is_first, false);
         let before = self.hold.take();
         if is_first && std::mem::take(&mut self.believes_next) {
@@ -175,7 +187,10 @@ impl DeletionGuard {
         }
         let is_held = match before {
             Some(_) => loss.lost.records > 0 && !self.config.is_off(),
-            None => is_first && self.config.is_too_much(loss),
+            None => {
+                let is_doubtful = is_doubtful && !self.config.is_off();
+                is_first && (is_doubtful || self.config.is_too_much(loss))
+            }
         };
         if !is_held {
             return false;

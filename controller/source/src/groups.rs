@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Nodes, and the groups that they belong to: the node selectors of load balancers that their labels fit. Pure.
+//! Nodes, the groups that they belong to (the node selectors of load balancers that their labels fit), and the Directors
+//! of their hosts. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub(crate) fn labels_of(object: &Value) -> BTreeMap<String, String> {
 /// The Nodes of a source.
 ///
 /// With the changes that it returned applied, a catalog has the last good version of each Node, in exactly the groups
-/// whose selectors its labels fit, and the problems of its newest version.
+/// whose selectors its labels fit, with the Director of its host, and the problems of its newest version. A host that has a
+/// Director and no good Node has a Node of nothing else there.
 #[derive(Debug, Default)]
 pub(crate) struct GroupedNodes {
     nodes: BTreeMap<ObjectRef, Known>,
@@ -56,6 +58,10 @@ struct Known {
     is_new: bool,
     /// Why the newest version cannot be read.
     refusal: Option<Vec<FieldProblem>>,
+    /// The Director of the host, as it is sent.
+    director: Option<Arc<str>>,
+    /// The Director with which the catalog has a Node that stands in for a missing one.
+    stand_in: Option<Arc<str>>,
 }
 
 impl GroupedNodes {
@@ -63,7 +69,9 @@ impl GroupedNodes {
     pub(crate) fn put(&mut self, name: ObjectRef, mut node: LabelledNode) {
         let known = self.nodes.entry(name.clone()).or_default();
         if let Some(good) = &known.good {
-            node.node.info.groups.clone_from(&good.node.info.groups);
+            let (info, before) = (&mut node.node.info, &good.node.info);
+            info.groups.clone_from(&before.groups);
+            info.director.clone_from(&before.director);
         }
         let was_refused = known.refusal.take().is_some();
         if was_refused || known.good.as_ref() != Some(&node) {
@@ -84,10 +92,55 @@ impl GroupedNodes {
 
     /// Takes in that a Node is gone.
     pub(crate) fn delete(&mut self, name: &ObjectRef) {
-        if self.nodes.remove(name).is_some() {
+        let Some(known) = self.nodes.get_mut(name) else {
+            return;
+        };
+        if known.director.is_some() {
+            let had_node = known.good.take().is_some();
+            if had_node || known.refusal.take().is_some() {
+                // The Node that stands in has no problems.
+                (known.refusal, known.is_new, known.stand_in) = (None, false, None);
+                self.changed.insert(name.clone());
+            }
+            return;
+        }
+        self.nodes.remove(name);
+        self.changed.remove(name);
+        self.gone.insert(name.clone());
+    }
+
+    /// Takes in the Director of a host, as it is sent; `None` if it is gone.
+    pub(crate) fn direct(&mut self, name: &ObjectRef, director: Option<Arc<str>>) {
+        if director.is_none() && !self.nodes.contains_key(name) {
+            return;
+        }
+        let known = self.nodes.entry(name.clone()).or_default();
+        if known.director == director {
+            return;
+        }
+        known.director = director;
+        if known.director.is_none() && known.good.is_none() && known.refusal.is_none() {
+            self.nodes.remove(name);
             self.changed.remove(name);
             self.gone.insert(name.clone());
+        } else {
+            self.changed.insert(name.clone());
         }
+    }
+
+    /// Takes in the Directors of all hosts, by the names of their Nodes.
+    pub(crate) fn direct_all(&mut self, directors: &BTreeMap<ObjectRef, Arc<str>>) {
+        let known = self.nodes.keys().chain(directors.keys());
+        let names: BTreeSet<_> = known.cloned().collect();
+        for name in names {
+            self.direct(&name, directors.get(&name).cloned());
+        }
+    }
+
+    /// The Nodes that the catalog has once it has the changes.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.nodes.keys()
     }
 
     /// Takes in that all other Nodes are gone.
@@ -132,8 +185,13 @@ impl Known {
         let mut is_told = is_changed;
         if let Some(good) = &mut self.good {
             let groups = groups_of(&good.labels, selectors);
-            let is_put = std::mem::take(&mut self.is_new) || groups != good.node.info.groups;
-            good.node.info.groups = groups;
+            let info = &mut good.node.info;
+            let is_put = std::mem::take(&mut self.is_new)
+                || groups != info.groups
+                || self.director != info.director;
+            info.groups = groups;
+            info.director.clone_from(&self.director);
+            self.stand_in = None;
             if is_put {
                 is_told = true;
                 changes.push(ObjectChange::Put {
@@ -141,6 +199,15 @@ impl Known {
                     problems: good.problems.clone(),
                 });
             }
+        } else if self.director != self.stand_in {
+            self.stand_in.clone_from(&self.director);
+            changes.push(match &self.director {
+                Some(director) => ObjectChange::Put {
+                    object: Object::Node(stand_in(name, director)),
+                    problems: Vec::new(),
+                },
+                None => ObjectChange::Delete(name.clone()),
+            });
         }
         // After the last good version, whose problems it replaces.
         let refusal = self.refusal.as_ref().filter(|_| is_told);
@@ -149,6 +216,13 @@ impl Known {
             problems: problems.clone(),
         }));
     }
+}
+
+/// A Node that has nothing but the Director of its host.
+fn stand_in(name: &ObjectRef, director: &Arc<str>) -> Node {
+    let mut node = Node::new(name.key.clone());
+    node.info.director = Some(Arc::clone(director));
+    node
 }
 
 /// The groups of a node, sorted.

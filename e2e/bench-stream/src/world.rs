@@ -255,6 +255,7 @@ fn node_info(node: u32) -> NodeInfo {
         pod_cidrs: vec![IpNet::V4(network)],
         eligible: true,
         groups: Vec::new(),
+        director: None,
     }
 }
 

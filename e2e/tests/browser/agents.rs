@@ -96,7 +96,7 @@ fn hello(node: &str) -> v1::Hello {
 
 /// A table as an agent has it, from the controller. Agents that say that they have it are sent nothing.
 async fn table(controller: SocketAddr) -> Result<Staging> {
-    let mut staging = Staging::new("");
+    let mut staging = Staging::new("", "node-1");
     let mut stream = Stream::open(controller, staging.begin(hello("node-0000"))).await?;
     while let Some(frame) = stream.frames.message().await? {
         if let Ok(Taken::Committed(_)) = staging.take_frame(frame) {

@@ -14,7 +14,7 @@ use super::etcd::{HOST, PATIENT, Running};
 use super::{Fleet, fleet_or_skip};
 
 /// Agents that serve by sockets, so that the test needs no right: they check backends all the same.
-fn director(fleet: &Fleet<'_>, name: &str) -> Running {
+pub(super) fn director(fleet: &Fleet<'_>, name: &str) -> Running {
     let directory = fleet.directory.join(format!("state-{name}"));
     let socket = fleet.directory.join(format!("{name}.sock"));
     let mut command = Command::new(program("portolan-agent").unwrap());
@@ -33,7 +33,7 @@ fn node(name: &str, role: &str) -> String {
 }
 
 /// A load balancer whose backend is checked often.
-fn balancer(backend: SocketAddr, selector: &str) -> String {
+pub(super) fn balancer(backend: SocketAddr, selector: &str) -> String {
     format!(
         "apiVersion: portolan.dev/v1alpha1\nkind: LoadBalancer\nmetadata: {{name: web}}\nspec:\n  \
          frontends: [{{addresses: [192.0.2.1], port: 80}}]\n  \
@@ -57,7 +57,7 @@ fn said(fleet: &Fleet<'_>) -> (Option<i32>, String) {
     (output.status.code(), states)
 }
 
-fn await_said(fleet: &Fleet<'_>, code: i32, states: &str) {
+pub(super) fn await_said(fleet: &Fleet<'_>, code: i32, states: &str) {
     let mut last = (None, String::new());
     let expected = (Some(code), states.to_owned());
     let arrived = wait_for("the directors' word", PATIENT, || {

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod director;
 mod etcd;
 mod files;
 mod health;

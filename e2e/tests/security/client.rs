@@ -109,7 +109,7 @@ impl Client {
         config: Arc<ClientConfig>,
         node: &str,
     ) -> Result<Self, Status> {
-        Self::begin(address, config, node, None, Staging::new("")).await
+        Self::begin(address, config, node, None, Staging::new("", "node-1")).await
     }
 
     /// Connects with the table of an earlier stream.

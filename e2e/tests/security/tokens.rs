@@ -69,7 +69,7 @@ async fn a_token_is_good_for_its_audience_and_its_node_only() {
     ]);
     let ca = fs::read_to_string(server.certs().join("ca/tls.crt")).unwrap();
     let open = async |token: &str| -> Result<Client, Status> {
-        let (config, staging) = (config_of(&ca, None), Staging::new(""));
+        let (config, staging) = (config_of(&ca, None), Staging::new("", "node-1"));
         Client::begin(server.agents, config, "a", Some(token), staging).await
     };
 

@@ -224,5 +224,9 @@ func hashNode(node *portolanv1.NodeInfo) []byte {
 		c.text("group")
 		c.text(group)
 	}
+	if director := node.GetDirector(); len(director) > 0 {
+		c.text("director")
+		c.text(string(director))
+	}
 	return c.Sum(nil)
 }

@@ -151,6 +151,10 @@ impl NodeInfo {
             c.text("group");
             c.text(group);
         }
+        if let Some(director) = &self.director {
+            c.text("director");
+            c.text(director);
+        }
         c.finish()
     }
 }

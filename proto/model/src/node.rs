@@ -22,6 +22,10 @@ pub struct NodeInfo {
     /// Groups of nodes that the node belongs to ([`group_name`]), sorted.
     #[serde(default)]
     pub groups: Vec<Arc<str>>,
+    /// The `Director` of the host as JSON; `None` if the controller has none. Controllers forward it unread, so that
+    /// relays need not know its fields.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub director: Option<Arc<str>>,
 }
 
 /// The name of the group of nodes that a node selector stands for, the same on every controller: the selector as JSON.

@@ -28,6 +28,12 @@ pub fn encode_node(node: &NodeInfo, hash: ContentHash) -> v1::NodeInfo {
         eligible: node.eligible,
         hash: hash.to_bytes().into(),
         groups: node.groups.iter().map(|group| (**group).into()).collect(),
+        director: node
+            .director
+            .as_deref()
+            .unwrap_or_default()
+            .as_bytes()
+            .to_vec(),
     }
 }
 
@@ -46,7 +52,13 @@ pub fn decode_node(from: &v1::NodeInfo) -> Result<DecodedNode, DecodeError> {
             .iter()
             .map(|group| group.as_str().into())
             .collect(),
+        director: None,
     };
+    match str::from_utf8(&from.director) {
+        Ok("") => {}
+        Ok(text) => node.director = Some(text.into()),
+        Err(_) => left_out.push("director left out: not text".to_owned()),
+    }
     node.groups.sort();
     node.groups.dedup();
     for (index, network) in from.pod_cidrs.iter().enumerate() {

@@ -311,18 +311,21 @@ fn node() -> impl Strategy<Value = NodeInfo> {
     };
     let zone = option::of("[a-z]{1,3}".prop_map(Into::into));
     let groups = btree_set("[a-z]{0,3}", 0..3);
+    let director = option::of("[a-z{}]{1,9}".prop_map(Into::into));
     (
         zone,
         cidr(Family::V4),
         cidr(Family::V6),
         any::<bool>(),
         groups,
+        director,
     )
-        .prop_map(|(zone, v4, v6, eligible, groups)| NodeInfo {
+        .prop_map(|(zone, v4, v6, eligible, groups, director)| NodeInfo {
             zone,
             pod_cidrs: v4.into_iter().chain(v6).collect(),
             eligible,
             groups: groups.into_iter().map(Into::into).collect(),
+            director,
         })
 }
 

@@ -33,6 +33,41 @@ fn guard(services: usize) -> TableGuard {
     guard
 }
 
+/// The same table with the Director of its host.
+fn directed(table: &Arc<NodeTable>, director: Option<&str>) -> Arc<NodeTable> {
+    let mut table = NodeTable::clone(table);
+    table.node.director = director.map(Into::into);
+    Arc::new(table)
+}
+
+#[test]
+fn a_first_table_without_the_director_is_doubted_however_small_the_loss_is() {
+    let now = Instant::now();
+    let bare = table(0..3);
+    let mut guard = TableGuard::new(GuardConfig::default());
+    guard.judge((1, 1), &directed(&bare, Some("a")), now);
+    guard.guard.begin_stream();
+    let kept = guard.judge((2, 1), &table(0..2), now);
+    assert_eq!(*kept, *directed(&bare, Some("a")));
+    assert_eq!(guard.guard.held().unwrap().loss.lost.records, 2);
+
+    // The hold outlives the agent, and ends with the Director, or with a confirmation.
+    let mut again = TableGuard::new(GuardConfig::default());
+    again.restore((2, 1), table(0..2), guard.with_withheld().unwrap());
+    assert_eq!(*again.judge((2, 2), &table(0..2), now), *kept);
+    let back = directed(&table(0..2), Some("b"));
+    assert_eq!(
+        guard.judge((2, 2), &back, now).node.director,
+        Some("b".into())
+    );
+    assert!(again.guard.confirm(2, 2));
+    assert_eq!(again.release().node.director, None);
+
+    // A deletion while a stream lives is believed.
+    guard.judge((2, 3), &directed(&bare, Some("b")), now);
+    assert_eq!(guard.judge((2, 4), &bare, now).node.director, None);
+}
+
 #[test]
 fn an_address_that_has_a_new_owner_is_not_withheld() {
     let mut guard = guard(100);

@@ -60,7 +60,12 @@ impl Staging {
         let table = Arc::make_mut(&mut self.table);
         if let Some(staged) = self.staged_node.take() {
             self.node = staged.node;
-            table.node = staged.info.unwrap_or(std::mem::take(&mut table.node));
+            if let Some(info) = staged.info {
+                let before = std::mem::replace(&mut table.node, info);
+                if staged.keeps_director {
+                    table.node.director = before.director;
+                }
+            }
         }
         self.records.commit(&mut table.records, &self.cluster);
         self.lists.commit(&mut table.lists, &self.cluster);

@@ -31,6 +31,8 @@ pub use saved::Saved;
 #[derive(Debug, Clone)]
 pub struct Staging {
     cluster: Arc<str>,
+    /// Name of the node.
+    name: Arc<str>,
     table: Arc<NodeTable>,
     records: TablePart<Record>,
     lists: TablePart<NodeOverlay>,
@@ -125,9 +127,10 @@ pub enum StagingError {
 impl Staging {
     /// No table yet.
     #[must_use]
-    pub fn new(cluster: &str) -> Self {
+    pub fn new(cluster: &str, node: &str) -> Self {
         Self {
             cluster: cluster.into(),
+            name: node.into(),
             table: Arc::default(),
             records: TablePart::default(),
             lists: TablePart::default(),
@@ -279,7 +282,7 @@ impl Staging {
             self.lists.delete(key);
         }
         if let Some(node) = own.node {
-            self.staged_node = Some(StagedNode::from(&node));
+            self.staged_node = Some(StagedNode::new(&node, &self.name));
         }
     }
 

@@ -2,6 +2,7 @@
 
 //! Facts about the node itself. As with every other part, their hash is the controller's.
 
+use portolan_director::Director;
 use portolan_model::{ContentHash, NodeInfo};
 use portolan_proto::convert::{decode_hash, decode_node};
 use portolan_proto::v1;
@@ -28,6 +29,8 @@ impl Default for Node {
 pub(super) struct StagedNode {
     /// `None` if it was refused: the last good facts stay.
     pub(super) info: Option<NodeInfo>,
+    /// Whether the Director was refused: the last good one stays.
+    pub(super) keeps_director: bool,
     pub(super) node: Node,
 }
 
@@ -36,15 +39,25 @@ impl Default for StagedNode {
     fn default() -> Self {
         Self {
             info: Some(NodeInfo::default()),
+            keeps_director: false,
             node: Node::default(),
         }
     }
 }
 
-impl From<&v1::NodeInfo> for StagedNode {
-    fn from(message: &v1::NodeInfo) -> Self {
+impl StagedNode {
+    /// Reads the facts about the node `name`.
+    pub(super) fn new(message: &v1::NodeInfo, name: &str) -> Self {
+        let mut keeps_director = false;
         let (info, hash, problem) = match decode_node(message) {
-            Ok(decoded) => {
+            Ok(mut decoded) => {
+                if !message.director.is_empty()
+                    && let Err(why) = Director::from_sent(&message.director, name)
+                {
+                    decoded.node.director = None;
+                    decoded.left_out = vec![why];
+                    keeps_director = true;
+                }
                 let left_out = decoded.left_out.join("; ");
                 let problem = (!left_out.is_empty()).then_some(left_out);
                 (Some(decoded.node), decoded.hash, problem)
@@ -57,6 +70,7 @@ impl From<&v1::NodeInfo> for StagedNode {
         };
         Self {
             info,
+            keeps_director,
             node: Node { hash, problem },
         }
     }

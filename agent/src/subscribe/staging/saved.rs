@@ -150,6 +150,14 @@ impl Saved {
         frames.extend(put_overlays(
             puts.map(|(key, o, hash)| encode_lists(key, o, *hash)),
         ));
+        if in_force.node.director != self.node.0.director {
+            let hash = in_force.node.content_hash();
+            after.node = (in_force.node.clone(), hash);
+            frames.push(Frame::Own(v1::Own {
+                node: Some(encode_node(&in_force.node, hash)),
+                ..v1::Own::default()
+            }));
+        }
         after.records.extend(records);
         after.lists.extend(overlays);
         frames.push(Frame::Commit(after.commit(false)));

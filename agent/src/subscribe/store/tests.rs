@@ -27,7 +27,7 @@ fn record(service: &str) -> Record {
 
 /// A staging with so many records.
 fn staging(records: usize) -> Staging {
-    let mut staging = Staging::new("east");
+    let mut staging = Staging::new("east", "node-1");
     let put: Vec<_> = (0..records)
         .map(|i| {
             let record = record(&format!("s{i}"));

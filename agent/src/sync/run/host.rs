@@ -29,9 +29,9 @@ impl<E: Engine> SyncLoop<E> {
         self.host = asked;
     }
 
-    /// Makes the settings of the host what is asked for; a table from disk leaves them as they are.
+    /// Makes the settings of the host what is asked for, also by the Director of a table from disk.
     async fn finish_host(&mut self, target: &Subscribed) -> HostOutcome {
-        let Some(asked) = self.host.clone().filter(|_| !target.is_from_disk) else {
+        let Some(asked) = self.host.clone() else {
             return HostOutcome::default();
         };
         let (before, then) = self.reconciler.owned(&target.table);

@@ -114,9 +114,12 @@ fn objects(generation: Generation, texts: &[Text]) -> anyhow::Result<Vec<Wanted>
         });
     }
     for mut director in generation.directors {
+        let name = Name::Director(director.name.clone());
+        let fields = portolan_director::unsupported_from_controller(&director).into_iter();
+        unsupported.extend(fields.map(|(field, why)| format!("{name}: {field}: {why}")));
         let based_on = director.tags.resource_version.take();
         wanted.push(Wanted {
-            name: Name::Director(director.name.clone()),
+            name,
             value: serde_json::to_value(director.to_document())?,
             based_on,
         });

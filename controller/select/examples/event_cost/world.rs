@@ -135,6 +135,7 @@ impl World {
                 // A Node changes its eligibility only with its first change.
                 eligible: version == 0,
                 groups: Vec::new(),
+                director: None,
             },
             addresses: [[172, 16, c, d].into()].into(),
             ..Node::new(key)

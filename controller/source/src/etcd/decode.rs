@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use portolan_catalog::{FieldProblem, Kind, Object, ObjectChange, ObjectKey, ObjectRef, Reason};
 use portolan_director::{
-    Already, Director, File, LoadBalancer, Problem, parse, unsupported_in_fleet,
+    Already, Director, File, LoadBalancer, Problem, parse, unsupported_from_controller,
+    unsupported_in_fleet,
 };
 use portolan_etcd::Name;
 
@@ -18,7 +19,7 @@ use crate::objects::{self, Scope};
 pub enum Decoded {
     /// A load balancer.
     LoadBalancer(Arc<LoadBalancer>),
-    /// The settings of a host. Agents do not get them yet.
+    /// The settings of a host, for its agent alone.
     Director(Box<Director>),
     /// A Node.
     Node(Box<LabelledNode>),
@@ -79,16 +80,22 @@ fn of_fleet(name: &Name, text: &str) -> Result<Decoded, Vec<FieldProblem>> {
         return Err(vec![other_name(name, &found)]);
     }
     if let Some(director) = generation.directors.into_iter().next() {
+        refused(unsupported_from_controller(&director))?;
         return Ok(Decoded::Director(Box::new(director)));
     }
     let balancer = generation.load_balancers.into_iter().next();
     let balancer = balancer.ok_or_else(|| vec![other_object(name, None)])?;
-    let problems = unsupported_in_fleet(&balancer);
-    if problems.is_empty() {
-        return Ok(Decoded::LoadBalancer(Arc::new(balancer)));
-    }
+    refused(unsupported_in_fleet(&balancer))?;
+    Ok(Decoded::LoadBalancer(Arc::new(balancer)))
+}
+
+/// The fields that a fleet does not have, if there are any.
+fn refused(fields: Vec<(String, String)>) -> Result<(), Vec<FieldProblem>> {
     let problem = |(field, message)| FieldProblem::new(field, Reason::Malformed, message);
-    Err(problems.into_iter().map(problem).collect())
+    match fields.is_empty() {
+        true => Ok(()),
+        false => Err(fields.into_iter().map(problem).collect()),
+    }
 }
 
 fn node(name: &Name, text: &str, scope: &Scope) -> Result<Decoded, Vec<FieldProblem>> {

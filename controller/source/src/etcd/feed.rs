@@ -19,7 +19,7 @@ use crate::sink::Closed;
 use crate::{Event, Sink};
 
 /// The kinds whose deletions are guarded.
-const GUARDED: [Kind; 2] = [Kind::LoadBalancer, Kind::Node];
+const GUARDED: [Kind; 3] = [Kind::LoadBalancer, Kind::Node, Kind::Director];
 /// The kinds whose versions agents compare.
 const VERSIONED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::Node];
 
@@ -161,14 +161,8 @@ impl Feed {
 
     /// Returns when [`Self::look`] may have something to do.
     pub(super) async fn wait(&self) {
-        let mut guards = self.guards.values();
-        match (guards.next(), guards.next()) {
-            (Some(one), Some(other)) => tokio::select! {
-                () = one.wait() => {}
-                () = other.wait() => {}
-            },
-            _ => std::future::pending().await,
-        }
+        let waits = self.guards.values().map(|guard| Box::pin(guard.wait()));
+        let _ = futures_util::future::select_all(waits).await;
     }
 
     fn put(&mut self, name: Name, created: i64, value: &[u8]) {

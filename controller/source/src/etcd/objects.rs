@@ -78,7 +78,16 @@ impl Objects {
                 self.balancers.insert(name, balancer);
             }
             Name::Director(_) => {
-                let problems = decoded.err().unwrap_or_default();
+                let problems = match decoded {
+                    Ok(Decoded::Director(director)) => {
+                        let node = self.node_of(&director.name);
+                        self.nodes.direct(&node, Some(director.to_sent().into()));
+                        Vec::new()
+                    }
+                    Ok(_) => Vec::new(),
+                    // The last good one stays.
+                    Err(problems) => problems,
+                };
                 self.note(&name, problems);
                 self.others.insert(name);
             }
@@ -99,10 +108,17 @@ impl Objects {
     pub(super) fn delete(&mut self, name: &Name) {
         if self.balancers.remove(name).is_some() || self.others.remove(name) {
             self.note(name, Vec::new());
-            if let Name::Node(_) = name {
-                self.nodes.delete(&reference(name, &self.scope.cluster));
+            match name {
+                Name::Node(_) => self.nodes.delete(&reference(name, &self.scope.cluster)),
+                Name::Director(name) => self.nodes.direct(&self.node_of(name), None),
+                Name::LoadBalancer { .. } => {}
             }
         }
+    }
+
+    /// The Node of a host.
+    fn node_of(&self, host: &str) -> ObjectRef {
+        reference(&Name::Node(host.to_owned()), &self.scope.cluster)
     }
 
     /// All objects that have a key.
@@ -110,13 +126,9 @@ impl Objects {
         self.balancers.keys().chain(&self.others)
     }
 
-    /// The keys of all Nodes.
+    /// The keys of all Nodes, with those that stand in for hosts that have a Director alone.
     pub(super) fn node_keys(&self) -> BTreeSet<ObjectKey> {
-        let nodes = self.others.iter();
-        let nodes = nodes.filter(|name| matches!(name, Name::Node(_)));
-        nodes
-            .map(|name| reference(name, &self.scope.cluster).key)
-            .collect()
+        self.nodes.names().map(|name| name.key.clone()).collect()
     }
 
     /// What has changed since the last call.

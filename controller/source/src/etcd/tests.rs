@@ -212,9 +212,10 @@ async fn a_bad_value_is_named_and_the_last_good_one_stays() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn values_that_are_not_their_keys_are_refused() {
     let mut rig = two().await;
+    rig.put("directors/e", &director("e", "")).await;
     let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
     let hooks = balancer("web", "192.0.2.1", 1).replace(
         r#""spec":{"#,
@@ -259,6 +260,7 @@ async fn values_that_are_not_their_keys_are_refused() {
         assert_eq!(rig.in_force(), "dns=1 web=1");
     }
     rig.delete(&["directors/d"]).await;
+    rig.wait().await;
     assert_eq!(rig.problems().len(), 2, "{:?}", rig.problems());
 }
 
@@ -373,6 +375,70 @@ async fn nodes_come_and_go() {
     rig.keys.remove("nodes/c").unwrap();
     rig.list().await;
     assert_eq!(rig.catalog.count(Kind::Node), 1);
+}
+
+/// The Directors that the hosts are sent: `a=role`, and `b` for a Node without one.
+fn directed(rig: &Rig) -> String {
+    let nodes = rig.catalog.nodes().map(|node| {
+        let info = rig.catalog.node_info(&node).unwrap();
+        let director = info.director.as_deref().map(|text| {
+            let read = portolan_director::Director::from_sent(text.as_bytes(), &node.name);
+            format!("={}", read.unwrap().announce_table)
+        });
+        format!("{}{}", node.name, director.unwrap_or_default())
+    });
+    let mut nodes: Vec<_> = nodes.collect();
+    nodes.sort();
+    nodes.join(" ")
+}
+
+fn director(name: &str, spec: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"portolan.dev/v1alpha1","kind":"Director","metadata":{{"name":"{name}"}},"spec":{{{spec}}}}}"#
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_director_is_of_its_own_host_and_stays_when_it_is_bad() {
+    let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"}}"#;
+    let table = |table: u32| format!(r#""announceTable":{table}"#);
+    let mut rig = Rig::new();
+    rig.store("nodes/a", node);
+    // The last Node would be held.
+    rig.store("nodes/z", &node.replace("\"a\"", "\"z\""));
+    rig.store("directors/a", &director("a", &table(7)));
+    rig.store("directors/b", &director("b", &table(8)));
+    rig.store("directors/c", &director("c", &table(9)));
+    rig.list().await;
+    assert_eq!(directed(&rig), "a=7 b=8 c=9 z");
+    rig.put("directors/b", &director("b", &table(5))).await;
+    assert_eq!(directed(&rig), "a=7 b=5 c=9 z");
+
+    // Programs of a host are named, and the last good one stays.
+    let bad = director("b", r#""scripts":{"user":"root"}"#);
+    rig.put("directors/b", &bad).await;
+    assert_eq!(directed(&rig), "a=7 b=5 c=9 z");
+    let problems = rig.problems();
+    assert!(
+        problems[0].starts_with("Director b: spec.scripts.user: not supported here"),
+        "{problems:?}"
+    );
+    rig.put("directors/b", &director("b", "")).await;
+    assert_eq!(
+        (directed(&rig), rig.problems().len()),
+        ("a=7 b=0 c=9 z".to_owned(), 0)
+    );
+
+    // A Node comes and goes under its Director, also by a listing.
+    rig.delete(&["nodes/a"]).await;
+    rig.wait().await;
+    rig.put("nodes/b", &node.replace("\"a\"", "\"b\"")).await;
+    assert_eq!(directed(&rig), "a=7 b=0 c=9 z");
+    rig.list().await;
+    assert_eq!(directed(&rig), "a=7 b=0 c=9 z");
+    rig.delete(&["directors/a", "directors/b"]).await;
+    rig.wait().await;
+    assert_eq!(directed(&rig), "b c=9 z");
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use portolan_catalog::{Kind, ObjectKey, ObjectRef};
 use portolan_director::{
     Already, CheckDefaults, Director, Former, Generation, Hooks, LoadBalancer, ObjectName,
     Position, Problem, parse_again,
@@ -55,6 +56,8 @@ pub(super) struct Balancers {
     pub(super) host: Option<Arc<str>>,
     /// The host's director in force.
     director: Option<Arc<Director>>,
+    /// The Directors of a fleet's hosts in force, as they are sent.
+    sent: BTreeMap<ObjectRef, Arc<str>>,
     /// The node selectors in force.
     selectors: BTreeSet<Selector>,
     /// The hooks in force of this host's load balancers.
@@ -91,12 +94,17 @@ impl Balancers {
                 .for_each(|found| warn!("{found}"));
             self.warnings.clone_from(&generation.warnings);
         }
+        // Tables are the same for all hosts of a fleet, whatever their Directors say.
         let defaults = match (&director, &generation.directors[..]) {
             (Some(director), _) if is_declared(&generation, director) => {
                 director.checks.defaults.clone()
             }
-            (_, [director]) => director.checks.defaults.clone(),
+            (Some(_), [director]) => director.checks.defaults.clone(),
             _ => CheckDefaults::default(),
+        };
+        let sent = match self.host {
+            Some(_) => BTreeMap::new(),
+            None => sent(&generation.directors, cluster),
         };
         let balancers = &generation.load_balancers;
         let named = balancers.iter().map(|each| (&each.name, &each.hooks));
@@ -108,7 +116,13 @@ impl Balancers {
             selectors: selectors(balancers),
             records: portolan_director::records(balancers, &defaults, cluster),
             director,
+            sent,
         })
+    }
+
+    /// The Directors of a fleet's hosts that are in force, as they are sent, by the names of their Nodes.
+    pub(super) fn sent(&self) -> &BTreeMap<ObjectRef, Arc<str>> {
+        &self.sent
     }
 
     /// The host's director in force.
@@ -133,8 +147,10 @@ impl Balancers {
             director,
             hooks,
             selectors,
+            sent,
         } = read;
         self.selectors = selectors;
+        self.sent = sent;
         if hooks != *self.hooks {
             self.hooks = Arc::new(hooks);
         }
@@ -172,6 +188,21 @@ pub(super) struct Read {
     director: Option<Director>,
     hooks: HooksOf,
     selectors: BTreeSet<Selector>,
+    sent: BTreeMap<ObjectRef, Arc<str>>,
+}
+
+/// Directors as they are sent, by the names of their Nodes.
+fn sent(directors: &[Director], cluster: &Arc<str>) -> BTreeMap<ObjectRef, Arc<str>> {
+    let directors = directors.iter().map(|director| {
+        let key = ObjectKey {
+            cluster: Arc::clone(cluster),
+            namespace: "".into(),
+            name: director.name.as_str().into(),
+        };
+        let kind = Kind::Node;
+        (ObjectRef { kind, key }, director.to_sent().into())
+    });
+    directors.collect()
 }
 
 fn selectors(balancers: &[LoadBalancer]) -> BTreeSet<Selector> {
@@ -245,13 +276,8 @@ fn unsupported(generation: &Generation, file: &Path, host: Option<&str>) -> Vec<
     let without_host = generation.directors.iter().filter(|_| host.is_none());
     for director in without_host {
         let object = format!("Director {}", director.name);
-        let fields = portolan_director::unsupported_without_host(director);
+        let fields = portolan_director::unsupported_from_controller(director);
         found.extend(fields.into_iter().map(|field| (object.clone(), field)));
-    }
-    if let ([_, second, ..], None) = (&generation.directors[..], host) {
-        let object = format!("Director {}", second.name);
-        let message = "the files of one host have one Director".to_owned();
-        found.push((object, ("metadata.name".to_owned(), message)));
     }
     let problem = |(object, (field, message)): (String, (String, String))| {
         FileProblem::new(file, None, format!("{object}: {field}"), message)

@@ -309,6 +309,7 @@ impl Files {
         let exports = self.exports.as_mut();
         let shared = exports.map(|exports| exports.of(merged.entries()));
         merged.tell_nodes(&mut self.nodes);
+        self.nodes.direct_all(self.balancers.sent());
         let mut changes = merged.changes(shared.unwrap_or_default(), &mut self.told);
         changes.extend(self.nodes.changes(self.balancers.selectors()));
         // A path that is a missing file is reported twice.

@@ -34,6 +34,7 @@ impl Manifest for Node {
                 pod_cidrs: pod_cidrs(&spec, &mut problems),
                 eligible: self.metadata.deletion_timestamp.is_none() && !spec.is_doomed(),
                 groups: Vec::new(),
+                director: None,
             },
             addresses: addresses(self.status, &mut problems),
             // A bad one is a problem already.

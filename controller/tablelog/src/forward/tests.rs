@@ -425,6 +425,7 @@ fn facts_about_nodes_are_passed_on_byte_by_byte() {
         pod_cidrs,
         eligible: true,
         groups: Vec::new(),
+        director: Vec::new(),
         hash: ContentHash(77).to_bytes().into(),
     };
     for pod_cidrs in [vec![], vec![network.clone(), network]] {

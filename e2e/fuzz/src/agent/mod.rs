@@ -42,7 +42,7 @@ pub struct Outcome {
 /// If an invariant is violated.
 pub fn check(input: &[u8]) -> Outcome {
     let mut player = Player {
-        staging: Staging::new(""),
+        staging: Staging::new("", "node-1"),
         model: Model::default(),
         outcome: Outcome::default(),
     };

@@ -83,7 +83,7 @@ pub(super) fn body(input: &[u8]) -> Outcome {
 
 /// Checks that an agent without a table accepts all frames.
 fn takes(frames: &[v1::Frame]) {
-    let mut staging = Staging::new("");
+    let mut staging = Staging::new("", "node-1");
     for frame in frames {
         let taken = staging.take_frame(frame.clone());
         let Taken::Committed(committed) = taken.expect("the hashes fit") else {

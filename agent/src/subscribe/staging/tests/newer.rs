@@ -171,3 +171,37 @@ fn unknown_fields_are_requested_again_after_a_restart() {
         assert_ne!(same(&before), same(&after));
     }
 }
+
+#[test]
+fn a_director_that_cannot_be_followed_leaves_the_last_good_one_in_force() {
+    let mut agent = Agent::new();
+    let of = |text: &str, hash| v1::NodeInfo {
+        director: text.as_bytes().to_vec(),
+        ..info("a", hash)
+    };
+    let good = portolan_director::Director::new("node-1").to_sent();
+    let committed = send(&mut agent, of(&good, 5), &[]);
+    assert_eq!(committed.table.node.director.as_deref(), Some(&*good));
+    assert!(committed.refused.is_empty());
+
+    // Of another node, and with a field of a later version; all else of the node applies.
+    for bad in [
+        good.replace("node-1", "node-2"),
+        good.replace("\"spec\":{", "\"spec\":{\"teleport\":1"),
+    ] {
+        let node = v1::NodeInfo {
+            zone: "b".to_owned(),
+            ..of(&bad, 6)
+        };
+        let committed = send(&mut agent, node, &[]);
+        let node = &committed.table.node;
+        assert_eq!(node.director.as_deref(), Some(&*good));
+        assert_eq!(node.zone.as_deref(), Some("b"));
+        let reason = &committed.refused[0].reason;
+        assert!(reason.contains("Director node-1: "), "{reason}");
+    }
+    assert_eq!(
+        send(&mut agent, info("a", 7), &[]).table.node.director,
+        None
+    );
+}

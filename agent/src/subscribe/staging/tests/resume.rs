@@ -349,7 +349,7 @@ fn source_versions_are_those_of_the_last_commit_until_they_are_forgotten() {
 
 /// A staging that is restored from the saved state of another one.
 pub(super) fn restored(saved: &Saved) -> (Staging, Committed) {
-    let mut staging = Staging::new("east");
+    let mut staging = Staging::new("east", "node-1");
     let mut last = None;
     for frame in saved.frames() {
         if let Taken::Committed(committed) = staging.take_frame(frame).unwrap() {

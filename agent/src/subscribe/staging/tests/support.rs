@@ -78,7 +78,7 @@ pub(super) struct Agent(pub(super) Staging);
 
 impl Agent {
     pub(super) fn new() -> Self {
-        let mut staging = Staging::new("east");
+        let mut staging = Staging::new("east", "node-1");
         let welcome = Frame::Welcome(v1::Welcome {
             version: 1,
             epoch: 9,

@@ -31,7 +31,7 @@ fn worlds() -> Vec<World> {
 #[test]
 fn frames_of_older_controllers_make_their_tables() {
     for (version, recording) in RECORDINGS {
-        let mut staging = Staging::new("");
+        let mut staging = Staging::new("", "node-1");
         let mut expected = worlds().into_iter();
         let (mut compressed, mut asked, mut confirmed, mut goaways) = (0, 0, 0, 0);
         for stream in streams(recording).iter().filter(|s| !s.is_relays()) {
@@ -140,7 +140,7 @@ impl Replayed {
             version,
             streams: agents.into(),
             relay: relays.into_iter().next().unwrap(),
-            staging: Staging::new(""),
+            staging: Staging::new("", "node-1"),
             open: None,
             expected: worlds().into_iter(),
         }

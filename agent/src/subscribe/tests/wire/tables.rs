@@ -145,6 +145,7 @@ fn info(zone: &str) -> NodeInfo {
         ],
         eligible: true,
         groups: Vec::new(),
+        director: None,
     }
 }
 

@@ -2076,7 +2076,10 @@ type NodeInfo struct {
 	Hash []byte `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
 	// Groups of nodes that the node belongs to, sorted: the node selectors of load balancers that its labels fit. The
 	// field `group` of a record's `balancing` names one of them; other nodes leave the record out.
-	Groups        []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	// Settings of the host: its object Director as JSON, in UTF-8, at most 65,536 bytes. Empty if there is none. A
+	// receiver that cannot follow it keeps the last one that it could, and reports that in Received.
+	Director      []byte `protobuf:"bytes,6,opt,name=director,proto3" json:"director,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2142,6 +2145,13 @@ func (x *NodeInfo) GetHash() []byte {
 func (x *NodeInfo) GetGroups() []string {
 	if x != nil {
 		return x.Groups
+	}
+	return nil
+}
+
+func (x *NodeInfo) GetDirector() []byte {
+	if x != nil {
+		return x.Director
 	}
 	return nil
 }
@@ -3185,13 +3195,14 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\x06delete\x18\x02 \x03(\v2\x16.portolan.v1.RecordKeyR\x06delete\x12)\n" +
 	"\x04node\x18\x03 \x01(\v2\x15.portolan.v1.NodeInfoR\x04node\x12\x18\n" +
 	"\areplace\x18\x04 \x01(\bR\areplace\x12\x17\n" +
-	"\aof_node\x18\x05 \x01(\tR\x06ofNode\"\x99\x01\n" +
+	"\aof_node\x18\x05 \x01(\tR\x06ofNode\"\xb5\x01\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04zone\x18\x01 \x01(\tR\x04zone\x121\n" +
 	"\tpod_cidrs\x18\x02 \x03(\v2\x14.portolan.v1.NetworkR\bpodCidrs\x12\x1a\n" +
 	"\beligible\x18\x03 \x01(\bR\beligible\x12\x12\n" +
 	"\x04hash\x18\x04 \x01(\fR\x04hash\x12\x16\n" +
-	"\x06groups\x18\x05 \x03(\tR\x06groups\"\xd1\x01\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\x12\x1a\n" +
+	"\bdirector\x18\x06 \x01(\fR\bdirector\"\xd1\x01\n" +
 	"\x06Commit\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x06R\brevision\x12\x1a\n" +
 	"\bsnapshot\x18\x02 \x01(\bR\bsnapshot\x12!\n" +

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The settings of each host of a fleet, as its `Director` in etcd has them.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Command, Output};
+
+use portolan_e2e::cluster::program;
+use portolan_e2e::wait::wait_for;
+
+use super::etcd::PATIENT;
+use super::health::{await_said, balancer, director};
+use super::{Fleet, fleet_or_skip, text};
+
+/// A host on standby that checks no backend then.
+fn silent(host: &str) -> String {
+    format!(
+        "apiVersion: portolan.dev/v1alpha1\nkind: Director\nmetadata: {{name: {host}}}\n\
+         spec: {{checksOnStandby: false, vips: {{role: Command}}}}\n"
+    )
+}
+
+/// A host that is active always.
+fn active(host: &str) -> String {
+    silent(host).replace("Command", "Always")
+}
+
+/// The role of a host, by its agent's word; an error without a Director.
+fn role(fleet: &Fleet<'_>, host: &str) -> Output {
+    let socket = format!("--address=unix://{}", fleet.socket(host));
+    let mut command = Command::new(program("portolan-agent").unwrap());
+    command
+        .args(["director", "show", &socket])
+        .output()
+        .unwrap()
+}
+
+fn await_role(fleet: &Fleet<'_>, host: &str, expected: &str) {
+    let mut last = String::new();
+    let arrived = wait_for("the role", PATIENT, || {
+        last = text(&role(fleet, host));
+        last.contains(expected).then_some(())
+    });
+    arrived.unwrap_or_else(|error| panic!("{error}: {expected:?}, not {last:?}"));
+}
+
+#[test]
+fn a_director_is_followed_by_its_host_alone() {
+    let temporary = tempfile::tempdir().unwrap();
+    let Some(mut fleet) = fleet_or_skip(temporary.path()) else {
+        return;
+    };
+    let backend = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = backend.local_addr().unwrap();
+    assert_eq!(fleet.apply(&balancer(address, ""), &[]).0, Some(0));
+    let one = director(&fleet, "lb-1");
+    let _two = director(&fleet, "lb-2");
+    await_said(&fleet, 0, "lb-1=up lb-2=up");
+    assert!(!role(&fleet, "lb-1").status.success(), "no Director yet");
+
+    // A change takes effect without a restart, on this host.
+    assert_eq!(fleet.apply(&silent("lb-1"), &[]).0, Some(0));
+    await_role(&fleet, "lb-1", "standby (by command)");
+    assert!(!role(&fleet, "lb-2").status.success());
+    drop(backend);
+    await_said(&fleet, 3, "lb-1=up lb-2=down");
+
+    // A host takes programs and paths from its own files alone.
+    let forbidden = active("lb-1").replace("vips:", "maintenanceDirectory: /etc, vips:");
+    let (code, said) = fleet.apply(&forbidden, &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("spec.maintenanceDirectory"), "{said}");
+    assert!(text(&role(&fleet, "lb-1")).contains("standby"));
+
+    // The table on disk has it, too.
+    fleet.controller = None;
+    drop(one);
+    let _one = director(&fleet, "lb-1");
+    await_role(&fleet, "lb-1", "standby (by command)");
+    fleet.controller = Some(fleet.controller((super::HOST, fleet.streams).into(), "controller"));
+
+    assert_eq!(fleet.apply(&active("lb-1"), &[]).0, Some(0));
+    await_role(&fleet, "lb-1", "active (always)");
+    await_said(&fleet, 3, "lb-1=down lb-2=down");
+
+    // Without its Director the host has the defaults, and the other one keeps its own.
+    let both = [silent("lb-1"), silent("lb-2")].join("---\n");
+    assert_eq!(fleet.apply(&both, &[]).0, Some(0));
+    await_role(&fleet, "lb-1", "standby");
+    await_role(&fleet, "lb-2", "standby");
+    let deleted = fleet.with_etcd(&["delete", "director", "lb-1"]);
+    assert!(deleted.status.success(), "{}", text(&deleted));
+    await_role(&fleet, "lb-1", "active (always)");
+    assert!(text(&role(&fleet, "lb-2")).contains("standby"));
+}
