@@ -241,9 +241,9 @@ async fn start<E: Engine + 'static>(
         watchdog: notify::start(vital, readiness.subscribe(), reports.clone()),
         ways: watch::Sender::default(),
     };
-    let ways = outputs.ways.subscribe();
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
+    let inputs = (tables, outputs.ways.subscribe(), reports.clone());
     let Checked {
         tables,
         overviews,
@@ -251,13 +251,7 @@ async fn start<E: Engine + 'static>(
         director,
         hooks,
         health: backends,
-    } = check_backends(
-        (args, &place.node.name),
-        (tables, ways),
-        reports.clone(),
-        &mut metrics,
-        vital,
-    );
+    } = check_backends(args, &place.node.name, inputs, &mut metrics, vital);
     let host = start_announcing(&director, vital);
     let inputs = sync_inputs(args, &place.ports, tables, host);
     start_reconciling(args, reconciler, inputs, outputs, vital);

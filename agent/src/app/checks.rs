@@ -35,14 +35,18 @@ pub(super) struct Checked {
     pub(super) health: BackendHealth,
 }
 
+/// Tables, the ways of checks through the service, and reports of what is programmed.
+type CheckInputs = (
+    watch::Receiver<Option<Arc<Subscribed>>>,
+    watch::Receiver<Arc<Ways>>,
+    watch::Receiver<Option<Report>>,
+);
+
 /// Starts the health checks of load balancers' backends.
 pub(super) fn check_backends(
-    (args, host): (&RunArgs, &Arc<str>),
-    (tables, ways): (
-        watch::Receiver<Option<Arc<Subscribed>>>,
-        watch::Receiver<Arc<Ways>>,
-    ),
-    reports: watch::Receiver<Option<Report>>,
+    args: &RunArgs,
+    host: &Arc<str>,
+    (tables, ways, reports): CheckInputs,
     metrics: &mut Registry,
     vital: &Vital,
 ) -> Checked {
