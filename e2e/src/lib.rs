@@ -19,6 +19,7 @@ pub mod objects;
 pub mod ports;
 pub mod programs;
 pub mod rig;
+pub mod saved_table;
 pub mod scale;
 pub mod servers;
 pub mod specs;

@@ -16,6 +16,7 @@ use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{service, slices};
 use portolan_e2e::rig::{Load, LoadConfig, Namespace, Process, Protocol};
+use portolan_e2e::saved_table::saved_table;
 use portolan_e2e::wait::wait_for;
 use rustix::process::Signal;
 use serde_json::json;
@@ -179,14 +180,6 @@ fn fill(directory: &Path) -> PathBuf {
     path
 }
 
-/// The frames of the saved table, if there is one. They follow a header and are compressed.
-fn table_of(directory: &Path) -> Option<Vec<u8>> {
-    const FRAME: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes(); // RFC 8878, section 3.1.1
-    let file = std::fs::read(directory.join("table")).ok()?;
-    let start = file.windows(4).position(|bytes| bytes == FRAME)?;
-    Some(zstd::decode_all(&file[start..]).unwrap())
-}
-
 /// Whether an address is among a table's destinations.
 fn holds(table: &[u8], address: Ipv6Addr) -> bool {
     table.windows(16).any(|bytes| bytes == address.octets())
@@ -207,7 +200,7 @@ fn a_full_disk_only_prevents_writes_of_state() {
         loaded.publish(count);
         let first = loaded.pods[0].pod.v6();
         wait_for("the table on disk", PATIENT, || {
-            let table = table_of(&directory)?;
+            let table = saved_table(&directory)?;
             (holds(&table, first) == (count == 2)).then_some(())
         })
         .unwrap();

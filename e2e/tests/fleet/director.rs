@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Output};
 
 use portolan_e2e::cluster::program;
+use portolan_e2e::saved_table::saved_table;
 use portolan_e2e::wait::wait_for;
 
 use super::etcd::PATIENT;
@@ -44,6 +45,17 @@ fn await_role(fleet: &Fleet<'_>, host: &str, expected: &str) {
     arrived.unwrap_or_else(|error| panic!("{error}: {expected:?}, not {last:?}"));
 }
 
+/// Waits for a text in the table that the agent of a host keeps on its disk.
+fn await_saved(fleet: &Fleet<'_>, host: &str, expected: &str) {
+    let directory = fleet.directory.join(format!("state-{host}"));
+    let saved = wait_for("the table on disk", PATIENT, || {
+        let table = saved_table(&directory)?;
+        let mut parts = table.windows(expected.len());
+        parts.any(|part| part == expected.as_bytes()).then_some(())
+    });
+    saved.unwrap();
+}
+
 #[test]
 fn a_director_is_followed_by_its_host_alone() {
     let temporary = tempfile::tempdir().unwrap();
@@ -72,7 +84,8 @@ fn a_director_is_followed_by_its_host_alone() {
     assert!(said.contains("spec.maintenanceDirectory"), "{said}");
     assert!(text(&role(&fleet, "lb-1")).contains("standby"));
 
-    // The table on disk has it, too.
+    // The table on disk has it, too; it is written some seconds after a change.
+    await_saved(&fleet, "lb-1", "checksOnStandby");
     fleet.controller = None;
     drop(one);
     let _one = director(&fleet, "lb-1");
