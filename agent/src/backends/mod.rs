@@ -214,7 +214,8 @@ impl Checkups {
         };
         let table = self.of_own_groups(sent);
         if let Some((director, host)) = self.director.as_ref().filter(|_| is_table) {
-            director.follow_sent(table.table.node.director.as_ref(), host);
+            let sent = table.table.node.director.as_ref();
+            director.follow_sent(sent, table.is_from_disk, host);
         }
         if is_table || self.ways.has_changed().unwrap_or(false) {
             self.want(&table.table);

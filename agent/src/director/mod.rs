@@ -78,7 +78,7 @@ struct State {
     activity: Activity,
     /// What flags hide, to be told once.
     overridden: Vec<String>,
-    /// What a controller has sent last; `None` before its first table.
+    /// The last text from a controller; `None` before its first table.
     sent: Option<Option<Arc<str>>>,
 }
 
@@ -176,9 +176,13 @@ impl HostDirector {
         self.ask(&state)
     }
 
-    /// Follows what a controller sends for this host. Without a Director nothing is asked for, unless there was one, also
-    /// in an earlier run: then the host goes back to the defaults.
-    pub(crate) fn follow_sent(&self, sent: Option<&Arc<str>>, host: &str) {
+    /// Follows the Director in a table of a controller. Without one nothing is asked for, unless there was one, also in an
+    /// earlier run: then the host goes back to the defaults. A table from disk takes no settings away: it may be older
+    /// than they are.
+    pub(crate) fn follow_sent(&self, sent: Option<&Arc<str>>, is_from_disk: bool, host: &str) {
+        if sent.is_none() && is_from_disk {
+            return;
+        }
         {
             let mut state = self.lock();
             if state.sent.as_ref().map(Option::as_ref) == Some(sent) {

@@ -109,7 +109,7 @@ fn a_host_without_a_director_is_left_alone_until_a_controller_sends_one() {
     };
     let this = new();
     let asked = |this: &HostDirector| this.0.asked.borrow().as_ref().map(|it| it.host.clone());
-    this.follow_sent(None, "node1");
+    this.follow_sent(None, false, "node1");
     assert!(
         asked(&this).is_none(),
         "nodes of a cluster have no Director"
@@ -117,9 +117,9 @@ fn a_host_without_a_director_is_left_alone_until_a_controller_sends_one() {
     let sent: Arc<str> = director(|director| director.announce_table = 7)
         .to_sent()
         .into();
-    this.follow_sent(Some(&sent), "node1");
+    this.follow_sent(Some(&sent), false, "node1");
     assert_eq!(asked(&this).unwrap().announce_table, 7);
-    this.follow_sent(None, "node1");
+    this.follow_sent(None, false, "node1");
     assert_eq!(*asked(&this).unwrap(), Host::default());
 
     // A Director that went while the agent was not running leaves what it made, which goes.
@@ -129,7 +129,12 @@ fn a_host_without_a_director_is_left_alone_until_a_controller_sends_one() {
     };
     save_owned(dir.path(), &owned).unwrap();
     let restarted = new();
-    restarted.follow_sent(None, "node1");
+    restarted.follow_sent(None, true, "node1");
+    assert!(
+        asked(&restarted).is_none(),
+        "the table on disk may be older"
+    );
+    restarted.follow_sent(None, false, "node1");
     assert_eq!(*asked(&restarted).unwrap(), Host::default());
 }
 

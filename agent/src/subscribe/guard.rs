@@ -21,7 +21,7 @@ pub(super) struct TableGuard {
     /// The same, with the withheld records; `None` before the first table.
     in_force: Option<Arc<NodeTable>>,
     withheld: BTreeSet<RecordKey>,
-    /// Whether the Director is withheld.
+    /// True if the deletion of the Director is withheld.
     withholds_director: bool,
 }
 

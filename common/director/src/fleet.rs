@@ -2,7 +2,7 @@
 
 //! A `Director` that a controller sends to its host: the text on the wire, and what may be in it.
 //!
-//! Who may write objects of a fleet must not become who may run programs on its hosts. So fields that name programs,
+//! The right to write objects of a fleet is no right to run programs on its hosts. So fields that name programs,
 //! users or paths of the host are refused by the controller, and by the host again.
 
 use crate::{Already, CheckDefaults, Director, File, parse};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What an edge controller has to send: the objects of its cluster, and which of them the centre lacks.
+//! Objects of the cluster for the centre, and which of them it lacks.
 //!
 //! Its size is that of the cluster, however long the centre is away: an object that changes again replaces itself.
 
@@ -26,7 +26,7 @@ pub struct Outbox {
     number: u64,
 }
 
-/// What is sent up to one commit.
+/// Changes up to one commit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transition {
     /// Encoded objects.

@@ -29,7 +29,7 @@ impl Default for Node {
 pub(super) struct StagedNode {
     /// `None` if it was refused: the last good facts stay.
     pub(super) info: Option<NodeInfo>,
-    /// Whether the Director was refused: the last good one stays.
+    /// True if the Director was refused: the last good one stays.
     pub(super) keeps_director: bool,
     pub(super) node: Node,
 }
