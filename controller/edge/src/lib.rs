@@ -17,5 +17,5 @@ mod tests;
 pub mod wire;
 
 pub use ledger::{BUCKETS, BadHashes};
-pub use outbox::{Outbox, Transition};
+pub use outbox::{MAX_OBJECT_BYTES, Outbox, StreamId, TooLarge, Transition};
 pub use partition::{Limits, Partition, PartitionError, Received};

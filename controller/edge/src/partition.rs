@@ -115,10 +115,16 @@ impl Partition {
         self.ledger.bucket_hashes(BUCKETS)
     }
 
-    /// The names of all objects of known kinds.
-    pub fn names(&self) -> impl Iterator<Item = ObjectRef> + '_ {
-        let ids = self.ledger.iter().map(|(id, _)| id);
-        ids.filter_map(|id| wire::decode_id(id, &self.cluster).ok().flatten())
+    /// All objects of known kinds; with the error, those that cannot be read.
+    pub fn objects(&self) -> impl Iterator<Item = Result<Object, (ObjectRef, WireError)>> + '_ {
+        self.ledger.iter().filter_map(|(id, entry)| {
+            let named = wire::decode_id(id, &self.cluster).ok().flatten()?;
+            let message = v1::ClusterObject::decode(&*entry.bytes).ok()?;
+            match wire::decode(&message, &self.cluster) {
+                Ok(object) => object.map(Ok),
+                Err(error) => Some(Err((named, error))),
+            }
+        })
     }
 
     /// Stages a part of a transition.

@@ -18,7 +18,9 @@ use prost::Message as _;
 
 use conversions::{export, service};
 
-use crate::{Limits, Outbox, Partition, PartitionError, Received, Transition, wire};
+use crate::{
+    BadHashes, Limits, Outbox, Partition, PartitionError, Received, StreamId, Transition, wire,
+};
 
 const LIMITS: Limits = Limits {
     objects: 1_000,
@@ -59,6 +61,31 @@ fn delete(object: &Object) -> ObjectChange {
     ObjectChange::Delete(object.reference())
 }
 
+/// An edge with at most one stream.
+#[derive(Default)]
+struct Edge {
+    outbox: Outbox,
+    stream: Option<StreamId>,
+}
+
+impl Edge {
+    fn apply(&mut self, change: &ObjectChange) {
+        self.outbox.apply(change).unwrap();
+    }
+
+    fn begin(&mut self, bucket_hashes: &[u8]) -> Result<(), BadHashes> {
+        let begun = self.outbox.begin(bucket_hashes)?;
+        if let Some(last) = self.stream.replace(begun) {
+            self.outbox.end(last);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Option<Transition> {
+        self.outbox.take(self.stream?)
+    }
+}
+
 fn part(transition: &Transition) -> v1::EdgeObjects {
     v1::EdgeObjects {
         put: transition.put.clone(),
@@ -68,7 +95,7 @@ fn part(transition: &Transition) -> v1::EdgeObjects {
 }
 
 /// Sends all that the edge has to send. Returns what was received last.
-fn send(outbox: &mut Outbox, centre: &mut Partition) -> Result<Option<Received>, PartitionError> {
+fn send(outbox: &mut Edge, centre: &mut Partition) -> Result<Option<Received>, PartitionError> {
     let mut last = None;
     while let Some(transition) = outbox.take() {
         centre.stage(part(&transition))?;
@@ -77,8 +104,8 @@ fn send(outbox: &mut Outbox, centre: &mut Partition) -> Result<Option<Received>,
     Ok(last)
 }
 
-fn connected(objects: impl IntoIterator<Item = Object>) -> (Outbox, Partition) {
-    let (mut outbox, mut centre) = (Outbox::default(), Partition::new("eu".into(), LIMITS));
+fn connected(objects: impl IntoIterator<Item = Object>) -> (Edge, Partition) {
+    let (mut outbox, mut centre) = (Edge::default(), Partition::new("eu".into(), LIMITS));
     objects
         .into_iter()
         .for_each(|object| outbox.apply(&put(object)));
@@ -88,7 +115,12 @@ fn connected(objects: impl IntoIterator<Item = Object>) -> (Outbox, Partition) {
 }
 
 fn names(centre: &Partition) -> Vec<String> {
-    centre.names().map(|name| name.key.to_string()).collect()
+    let name = |object: Result<Object, (ObjectRef, wire::WireError)>| match object {
+        Ok(object) => object.reference(),
+        Err((name, _)) => name,
+    };
+    let names = centre.objects().map(name);
+    names.map(|name| name.key.to_string()).collect()
 }
 
 #[test]
@@ -283,4 +315,80 @@ fn versions_of_the_source_come_with_the_next_commit() {
     outbox.apply(&put(slice("web-1", 1)));
     let received = send(&mut outbox, &mut centre).unwrap().unwrap();
     assert_eq!(received.source_versions, [0, 0, 12]);
+}
+
+#[test]
+fn every_replica_is_sent_what_it_lacks() {
+    let mut outbox = Outbox::default();
+    outbox.apply(&put(slice("web-1", 1))).unwrap();
+    let mut centres = [(); 2].map(|()| Partition::new("eu".into(), LIMITS));
+    let streams = [0, 1].map(|one: usize| outbox.begin(&centres[one].begin()).unwrap());
+    let receive = |outbox: &mut Outbox, centre: &mut Partition, stream| {
+        let transition = outbox.take(stream).unwrap();
+        centre.stage(part(&transition)).unwrap();
+        centre.commit(&transition.commit).unwrap();
+    };
+    receive(&mut outbox, &mut centres[0], streams[0]);
+    outbox.apply(&put(slice("web-2", 1))).unwrap();
+    receive(&mut outbox, &mut centres[0], streams[0]);
+    receive(&mut outbox, &mut centres[1], streams[1]);
+    for centre in &centres {
+        assert_eq!(names(centre), ["eu/shop/web-1", "eu/shop/web-2"]);
+    }
+    for stream in streams {
+        assert_eq!(outbox.take(stream), None);
+    }
+    // Nothing is kept for a stream that has ended.
+    outbox.end(streams[1]);
+    outbox.apply(&delete(&slice("web-1", 1))).unwrap();
+    assert_eq!(outbox.take(streams[1]), None);
+    receive(&mut outbox, &mut centres[0], streams[0]);
+    assert_eq!(names(&centres[0]), ["eu/shop/web-2"]);
+}
+
+#[test]
+fn the_parts_of_a_transition_are_the_transition() {
+    let mut edge = Edge::default();
+    for number in 0..20 {
+        edge.apply(&put(slice(&format!("s-{number}"), 1)));
+    }
+    let mut centre = Partition::new("eu".into(), LIMITS);
+    edge.begin(&centre.begin()).unwrap();
+    let length = slice_length();
+    let (parts, commit) = edge.take().unwrap().into_parts(3 * length);
+    assert!((6..=8).contains(&parts.len()), "{} parts", parts.len());
+    for part in parts {
+        centre.stage(part).unwrap();
+    }
+    assert_eq!(centre.commit(&commit).unwrap().put.len(), 20);
+    // A transition without objects still says which buckets it replaces.
+    let mut empty = Edge::default();
+    empty.begin(&centre.begin()).unwrap();
+    let (parts, commit) = empty.take().unwrap().into_parts(1);
+    assert!(!parts.is_empty());
+    for part in parts {
+        centre.stage(part).unwrap();
+    }
+    assert_eq!(centre.commit(&commit).unwrap().delete.len(), 20);
+}
+
+fn slice_length() -> usize {
+    let message = wire::encode(&slice("s-0", 1)).unwrap();
+    message.encoded_len()
+}
+
+#[test]
+fn an_object_that_is_too_large_is_named_and_its_last_version_stays() {
+    let (mut edge, mut centre) = connected([slice("web-1", 1)]);
+    let Object::EndpointSlice(mut large) = slice("web-1", 1) else {
+        panic!("no slice");
+    };
+    let endpoint = large.endpoints[0].clone();
+    large.endpoints = vec![endpoint; 1 << 20];
+    let error = edge.outbox.apply(&put(Object::EndpointSlice(large)));
+    let error = error.unwrap_err();
+    assert_eq!(error.object, slice("web-1", 1).reference());
+    assert_eq!(edge.take(), None);
+    assert_eq!(send(&mut edge, &mut centre), Ok(None));
+    assert_eq!(names(&centre), ["eu/shop/web-1"]);
 }

@@ -35,8 +35,14 @@ impl Default for Contact {
 impl Contact {
     /// Records a contact.
     pub fn note(&self) {
-        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last.store(now.saturating_add(1), Ordering::Relaxed);
+        self.note_after(Duration::ZERO);
+    }
+
+    /// Records a contact that was this long ago. One before the start counts as at the start.
+    pub fn note_after(&self, silence: Duration) {
+        let last = self.start.elapsed().saturating_sub(silence);
+        let last = u64::try_from(last.as_millis()).unwrap_or(u64::MAX);
+        self.last.store(last.saturating_add(1), Ordering::Relaxed);
     }
 
     /// The time since the last contact; `None` before the first one.
@@ -109,6 +115,16 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_contact_may_be_told_later() {
+        let contact = Contact::default();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        for (told, silence) in [(0, 0), (7, 7), (90, 60)] {
+            contact.note_after(Duration::from_secs(told));
+            assert_eq!(contact.silence(), Some(Duration::from_secs(silence)));
+        }
+    }
 
     #[test]
     fn readiness_falls_while_the_source_is_silent_and_comes_back() {

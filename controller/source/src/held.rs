@@ -195,13 +195,7 @@ fn now() -> Instant {
 /// The facts of an object; `None` if it cannot be read.
 pub(crate) fn facts(converted: &Converted, names: Option<&Names>) -> Option<Facts> {
     match converted {
-        Converted::Put { object, .. } => Some(match object {
-            Object::EndpointSlice(slice) => {
-                let ready = slice.endpoints.iter().filter(|one| one.ready);
-                of_slice(Arc::clone(&slice.service), ready.map(|one| &one.address))
-            }
-            _ => Facts::default(),
-        }),
+        Converted::Put { object, .. } => Some(facts_of(object)),
         Converted::Refused { .. } => None,
         Converted::NotOurs(_) => Some(match names {
             Some(Names::Put { change, .. }) => match &**change {
@@ -216,6 +210,17 @@ pub(crate) fn facts(converted: &Converted, names: Option<&Names>) -> Option<Fact
             },
             _ => Facts::default(),
         }),
+    }
+}
+
+/// The facts of an object that can be read.
+pub(crate) fn facts_of(object: &Object) -> Facts {
+    match object {
+        Object::EndpointSlice(slice) => {
+            let ready = slice.endpoints.iter().filter(|one| one.ready);
+            of_slice(Arc::clone(&slice.service), ready.map(|one| &one.address))
+        }
+        _ => Facts::default(),
     }
 }
 

@@ -9,6 +9,8 @@
 
 mod contact;
 pub mod deletions;
+#[cfg(feature = "edge")]
+pub mod edge;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The source of a cluster whose edge controller dials this one.
+//!
+//! One stream counts at a time. A newer one of the same edge takes its place; one of another edge is refused while
+//! the first is in contact, so that two edges of a cluster never overwrite each other's objects. Without a stream the
+//! objects stay as they were.
+
+mod guards;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::future::pending;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt as _};
+use portolan_catalog::{FieldProblem, Kind, ObjectChange, ObjectRef, Reason};
+use portolan_edge::wire::WireError;
+use portolan_edge::{Limits, Partition, PartitionError, Received};
+use portolan_proto::{VERSION, v1};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tracing::{info, warn};
+use v1::centre_message::Message as Answer;
+use v1::edge_message::Message;
+
+use crate::deletions::GuardConfig;
+use crate::sink::Closed;
+use crate::{Event, HeldDeletions, Sink};
+use guards::Guards;
+pub use stats::Stats;
+
+/// The most changes that go in one event.
+const BATCH: usize = 500;
+
+/// An edge that has said nothing for this long may be replaced by another one. Three times the period of its
+/// `EdgeAlive`.
+const SILENT: Duration = Duration::from_secs(30);
+
+/// The kinds of `source_versions`, in order.
+const VERSIONED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::Node];
+
+/// Bounds of one cluster. A large cluster has 10,000 Services of 10 endpoints and 5,000 Nodes.
+pub const LIMITS: Limits = Limits {
+    objects: 200_000,
+    endpoints: 1_000_000,
+    staged_bytes: 256 << 20,
+};
+
+/// Messages of an edge.
+pub type Messages = Pin<Box<dyn Stream<Item = Result<v1::EdgeMessage, Status>> + Send>>;
+
+/// The stream of an edge that was admitted.
+pub struct EdgeStream {
+    /// Name of the edge.
+    pub edge: Arc<str>,
+    /// Version of its program.
+    pub version: String,
+    /// What it says after its Hello.
+    pub messages: Messages,
+    /// What is answered. An error ends the stream.
+    pub answers: mpsc::Sender<Result<v1::CentreMessage, Status>>,
+}
+
+impl std::fmt::Debug for EdgeStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("EdgeStream");
+        debug.field("edge", &self.edge).finish_non_exhaustive()
+    }
+}
+
+/// Options of [`receive`].
+#[derive(Debug)]
+pub struct Options {
+    /// Limits of the deletion guard.
+    pub guard: GuardConfig,
+    /// Its report.
+    pub holds: Arc<HeldDeletions>,
+    /// What others see.
+    pub stats: Arc<Stats>,
+}
+
+/// Takes in the objects of a cluster, until `token` is cancelled or the sink's reader is gone.
+///
+/// [`Event::Synced`] follows the first listing.
+pub async fn receive(
+    cluster: Arc<str>,
+    streams: mpsc::Receiver<EdgeStream>,
+    sink: Sink,
+    options: Options,
+    token: CancellationToken,
+) {
+    let receiver = Receiver {
+        guards: Guards::new(&cluster, options.guard, &options.holds),
+        partition: Partition::new(Arc::clone(&cluster), LIMITS),
+        cluster,
+        sink,
+        stats: options.stats,
+        current: None,
+        is_synced: false,
+    };
+    // Ends early only with the sink's reader, whose owner deals with its end.
+    let _ = token.run_until_cancelled(receiver.run(streams)).await;
+}
+
+struct Receiver {
+    cluster: Arc<str>,
+    partition: Partition,
+    guards: Guards,
+    sink: Sink,
+    stats: Arc<Stats>,
+    current: Option<Current>,
+    is_synced: bool,
+}
+
+/// The stream that counts.
+struct Current {
+    stream: EdgeStream,
+    /// When its edge said something.
+    heard: Instant,
+}
+
+impl Current {
+    async fn next(current: &mut Option<Self>) -> Option<Result<v1::EdgeMessage, Status>> {
+        match current {
+            Some(current) => current.stream.messages.next().await,
+            None => pending().await,
+        }
+    }
+}
+
+impl Receiver {
+    async fn run(mut self, mut streams: mpsc::Receiver<EdgeStream>) -> Result<(), Closed> {
+        loop {
+            tokio::select! {
+                Some(stream) = streams.recv() => self.begin(stream),
+                message = Current::next(&mut self.current) => self.message(message).await?,
+                () = self.guards.wait() => {
+                    let changes = self.guards.look();
+                    self.send(changes).await?;
+                }
+            }
+        }
+    }
+
+    /// Begins a stream, or refuses it.
+    fn begin(&mut self, stream: EdgeStream) {
+        let EdgeStream { edge, version, .. } = &stream;
+        if let Some(Current {
+            stream: current, ..
+        }) = self
+            .current
+            .as_ref()
+            .filter(|one| one.stream.edge != *edge && one.heard.elapsed() < SILENT)
+        {
+            let why = format!("edge {:?} sends the objects of this cluster", current.edge);
+            self.stats.count_end("other_edge");
+            // The channel of a new stream has room.
+            let _ = stream.answers.try_send(Err(Status::already_exists(why)));
+            return;
+        }
+        self.end(
+            "replaced",
+            Status::aborted("a newer stream of the cluster has begun"),
+        );
+        info!(cluster = %self.cluster, %edge, version, "edge connected");
+        let welcome = v1::CentreWelcome {
+            version: VERSION,
+            bucket_hashes: self.partition.begin(),
+        };
+        self.stats.set_edge(Some(edge));
+        self.current = Some(Current {
+            stream,
+            heard: Instant::now(),
+        });
+        self.answer(Answer::Welcome(welcome));
+    }
+
+    /// Takes a message of the current stream, or its end.
+    async fn message(
+        &mut self,
+        message: Option<Result<v1::EdgeMessage, Status>>,
+    ) -> Result<(), Closed> {
+        let message = match message {
+            Some(Ok(message)) => message.message,
+            Some(Err(status)) => {
+                self.ended("broken", status.message());
+                return Ok(());
+            }
+            None => {
+                self.ended("closed", "closed by the edge");
+                return Ok(());
+            }
+        };
+        if let Some(current) = &mut self.current {
+            current.heard = Instant::now();
+        }
+        match message {
+            Some(Message::Objects(part)) => {
+                if let Err(error) = self.partition.stage(part) {
+                    self.refuse(&error);
+                }
+            }
+            Some(Message::Commit(commit)) => match self.partition.commit(&commit) {
+                Ok(received) => {
+                    self.take(received).await?;
+                    let number = commit.number;
+                    self.answer(Answer::Accepted(v1::CentreAccepted { number }));
+                }
+                Err(error) => self.refuse(&error),
+            },
+            Some(Message::Alive(alive)) => {
+                let silence = Duration::from_millis(alive.silence_ms);
+                self.stats.contact.note_after(silence);
+            }
+            Some(Message::Hello(_)) => {
+                self.end("protocol", Status::invalid_argument("hello: a second one"));
+            }
+            // Of a newer version.
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Takes in a transition.
+    async fn take(&mut self, received: Received) -> Result<(), Closed> {
+        self.stats.count_transition();
+        let mut changes = if received.listing {
+            let objects = self.partition.objects();
+            self.guards
+                .list(objects.map(|object| object.map_err(refused)))
+        } else {
+            let put = received.put.into_iter().map(Ok);
+            let refused = received
+                .refused
+                .into_iter()
+                .map(|object| Err(refused(object)));
+            let put = put.chain(refused);
+            let mut changes: Vec<_> = put.filter_map(|sent| self.guards.put(sent)).collect();
+            let deleted = received.delete.into_iter();
+            changes.extend(deleted.filter_map(|name| self.guards.delete(name)));
+            changes
+        };
+        let versions = VERSIONED.into_iter().zip(received.source_versions);
+        let versions = versions.filter(|(_, version)| *version > 0);
+        changes.extend(versions.map(|(kind, version)| ObjectChange::Reached {
+            kind,
+            cluster: Arc::clone(&self.cluster),
+            version,
+        }));
+        self.send(changes).await?;
+        if received.listing && !std::mem::replace(&mut self.is_synced, true) {
+            self.sink.send(Event::Synced).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, changes: Vec<ObjectChange>) -> Result<(), Closed> {
+        let mut changes = changes.into_iter().peekable();
+        while changes.peek().is_some() {
+            let batch = changes.by_ref().take(BATCH).collect();
+            self.sink.send_changes(batch).await?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        let Some(current) = &self.current else { return };
+        let message = Some(answer);
+        let sent = current
+            .stream
+            .answers
+            .try_send(Ok(v1::CentreMessage { message }));
+        if sent.is_err() {
+            // It is full only if the edge commits without waiting for answers.
+            self.ended("answers", "the edge takes no answers");
+        }
+    }
+
+    /// Ends the current stream because of what it brought.
+    fn refuse(&mut self, error: &PartitionError) {
+        let status = match error {
+            PartitionError::TooMany { .. } => Status::resource_exhausted(error.to_string()),
+            PartitionError::Mismatch => Status::data_loss(error.to_string()),
+            PartitionError::Object(_) | PartitionError::NoListing => {
+                Status::invalid_argument(error.to_string())
+            }
+        };
+        self.end(error.reason(), status);
+    }
+
+    /// Ends the current stream, if there is one.
+    fn end(&mut self, reason: &'static str, status: Status) {
+        let Some(Current { stream, .. }) = &self.current else {
+            return;
+        };
+        let why = status.message().to_owned();
+        // Without room the edge does not read, and the stream breaks without a reason.
+        let _ = stream.answers.try_send(Err(status));
+        self.ended(reason, &why);
+    }
+
+    /// The current stream has ended.
+    fn ended(&mut self, reason: &'static str, why: &str) {
+        let Some(Current { stream, .. }) = self.current.take() else {
+            return;
+        };
+        let (cluster, edge) = (&self.cluster, &stream.edge);
+        warn!(%cluster, %edge, why, "stream of the edge ended; its objects stay as they were");
+        self.stats.count_end(reason);
+        self.stats.set_edge(None);
+    }
+}
+
+/// The change that says why an object cannot be read.
+fn refused((object, error): (ObjectRef, WireError)) -> (ObjectRef, ObjectChange) {
+    let WireError { field, why } = error;
+    let change = ObjectChange::Refused {
+        object: object.clone(),
+        problems: vec![FieldProblem::new(field, Reason::Malformed, why)],
+    };
+    (object, change)
+}
