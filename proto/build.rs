@@ -10,10 +10,15 @@ use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    // What servers describe of themselves. No server has the service of edge controllers yet.
-    let served = protox::compile(["portolan/v1/tables.proto"], ["proto"])?;
-    let descriptors = Path::new(&env::var("OUT_DIR")?).join("descriptors.bin");
-    fs::write(descriptors, served.encode_to_vec())?;
+    // What servers describe of themselves. Few have the service of edge controllers.
+    let out = env::var("OUT_DIR")?;
+    for (name, proto) in [
+        ("descriptors.bin", "portolan/v1/tables.proto"),
+        ("federation.bin", "portolan/v1/federation.proto"),
+    ] {
+        let described = protox::compile([proto], ["proto"])?;
+        fs::write(Path::new(&out).join(name), described.encode_to_vec())?;
+    }
     let protos = ["portolan/v1/tables.proto", "portolan/v1/federation.proto"];
     let files = protox::compile(protos, ["proto"])?;
     tonic_prost_build::configure()

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use portolan_dns::replica::FILE_DESCRIPTOR_SET as NAMES_DESCRIPTORS;
+use portolan_proto::FEDERATION_DESCRIPTORS;
 use portolan_runtime::{
     Admin, Connections, DebugSocket, Liveness, Readiness, Vital, listen, on_signal,
     register_process, serve_http,
@@ -27,6 +28,7 @@ use crate::args::{Args, Source};
 use crate::clusters::{ClusterSources, ClusterStates, ClustersArgs};
 use crate::debug::Debug;
 use crate::dns::AnyDns;
+use crate::edges::{EdgeArgs, EdgeSeats, federation};
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector};
 use crate::publishing::Publishing;
@@ -76,6 +78,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let mut dns = AnyDns::start(&args, registry, &vital).await?;
     let clusters = ServedClusters::new(args.cluster());
     let (sources, states) = (ClusterSources::default(), ClusterStates::default());
+    let edges = EdgeSeats::default();
     let publishing = Publishing {
         publisher,
         tables: tables.clone(),
@@ -83,6 +86,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         clusters: clusters.clone(),
         sources: Arc::clone(&sources),
         states: states.clone(),
+        edges: edges.clone(),
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),
@@ -118,16 +122,26 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     serve_admin(admin_server, listeners.admin, listeners.debug, &vital);
 
     let names = dns.replicas(&vital);
+    let edges = (args.source == Source::Clusters).then_some(edges);
+    let described = names.iter().map(|_| NAMES_DESCRIPTORS);
     let config = ServeConfig {
         clusters,
         authentication: identity.authentication,
         token_checks: args.identity.token_checks(),
         readiness,
-        descriptors: names.iter().map(|_| NAMES_DESCRIPTORS).collect(),
+        descriptors: described
+            .chain(edges.iter().map(|_| FEDERATION_DESCRIPTORS))
+            .collect(),
         ..args.streams.config()
     };
-    let service = TablesServer::new(tables, sessions, config, token.clone());
-    let serving = service.serve_with(listeners.agents, identity.tls, identity.limits, names);
+    let mut service = TablesServer::new(tables, sessions, config, token.clone());
+    if let Some(names) = names {
+        service = service.with_agent_service(names);
+    }
+    if let Some(edges) = edges {
+        service = service.with_service(federation(edges));
+    }
+    let serving = service.serve(listeners.agents, identity.tls, identity.limits);
     let serving = spawn_server(&vital, &token, "agent server", serving);
 
     let result = tokio::select! {
@@ -164,6 +178,7 @@ fn validate(args: &Args) -> anyhow::Result<()> {
     args.validate_identity()?;
     args.review.validate(args.source)?;
     ClustersArgs::validate(args)?;
+    EdgeArgs::validate(args)?;
     match args.source {
         Source::Controller => args.upstream.validate(),
         _ => Ok(()),

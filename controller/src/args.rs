@@ -22,6 +22,7 @@ use crate::certs::CertsArgs;
 use crate::clusters::ClustersArgs;
 use crate::deletions::SourceGuardArgs;
 use crate::dns::DnsArgs;
+use crate::edges::EdgeArgs;
 use crate::identity::IdentityArgs;
 use crate::publish::PublishArgs;
 use crate::relay::UpstreamArgs;
@@ -187,6 +188,10 @@ pub(crate) struct Args {
     /// Flags of several clusters.
     #[command(flatten)]
     pub(crate) clusters: ClustersArgs,
+
+    /// Flags of an edge controller.
+    #[command(flatten, next_help_heading = "Edge controller")]
+    pub(crate) edge: EdgeArgs,
 
     /// Flags of the debug socket.
     #[command(flatten)]

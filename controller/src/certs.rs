@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail};
 use portolan_runtime::AtomicFile;
 use portolan_tls::issue::{Authority, Issued};
-use portolan_tls::{NodeName, RelayName};
+use portolan_tls::{EdgeName, NodeName, RelayName};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -27,7 +27,7 @@ const BACKDATED: Duration = Duration::from_secs(300);
 /// Flags of `certs`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CertsArgs {
-    /// Directory of the output: ca/, controller/, nodes/NODE/ and relays/NAME/, each with tls.crt,
+    /// Directory of the output: ca/, controller/, nodes/NODE/, relays/NAME/ and edges/NAME/, each with tls.crt,
     /// tls.key and ca.crt.
     #[arg(long)]
     dir: PathBuf,
@@ -40,6 +40,10 @@ pub(crate) struct CertsArgs {
     /// client and for a server.
     #[arg(long, value_delimiter = ',')]
     relay: Vec<String>,
+
+    /// Name of an edge controller of the cluster; may be repeated.
+    #[arg(long, value_delimiter = ',')]
+    edge: Vec<String>,
 
     /// Host name or address by which agents reach the controller; may be repeated.
     #[arg(long, value_delimiter = ',', default_value = "localhost")]
@@ -73,6 +77,13 @@ pub(crate) fn run(args: &CertsArgs) -> anyhow::Result<()> {
         let dir = directory(&args.dir.join("relays"), relay).context("--relay")?;
         let name = RelayName::new(&args.cluster, relay).context("--relay")?;
         let issued = authority.relay(&name, valid(args.days))?;
+        write(&dir, &authority, &issued)?;
+        tracing::info!("created a certificate for {name}");
+    }
+    for edge in &args.edge {
+        let dir = directory(&args.dir.join("edges"), edge).context("--edge")?;
+        let name = EdgeName::new(&args.cluster, edge).context("--edge")?;
+        let issued = authority.edge(&name, valid(args.days))?;
         write(&dir, &authority, &issued)?;
         tracing::info!("created a certificate for {name}");
     }
@@ -144,6 +155,7 @@ mod tests {
             dir: dir.to_owned(),
             node: nodes.iter().map(|node| (*node).to_owned()).collect(),
             relay: Vec::new(),
+            edge: Vec::new(),
             server_name: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
             cluster: String::new(),
             days: 1,

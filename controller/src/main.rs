@@ -14,6 +14,7 @@ mod clusters;
 mod debug;
 mod deletions;
 mod dns;
+mod edges;
 #[cfg(test)]
 mod fake_api;
 mod identity;

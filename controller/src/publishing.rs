@@ -20,6 +20,7 @@ use crate::args::{Args, Source};
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver};
 use crate::deletions::HoldCollector;
 use crate::dns::ClusterNames;
+use crate::edges::EdgeSeats;
 use crate::mcs::Mcs;
 use crate::metrics::{CatalogMetrics, SourceCollector};
 use crate::relay;
@@ -41,6 +42,8 @@ pub(crate) struct Publishing {
     pub(crate) sources: ClusterSources,
     /// Their states.
     pub(crate) states: ClusterStates,
+    /// The clusters that edge controllers send.
+    pub(crate) edges: EdgeSeats,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,

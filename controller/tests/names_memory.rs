@@ -105,7 +105,11 @@ async fn a_stalled_stream_of_names_costs_little() {
     let address = listener.local_addr().unwrap();
     let (names, following) = NamesService::new(zone());
     tokio::spawn(following);
-    tokio::spawn(server.serve_with(listener, None, Limits::default(), Some(names)));
+    tokio::spawn(
+        server
+            .with_agent_service(names)
+            .serve(listener, None, Limits::default()),
+    );
     let connect = |count: usize| {
         tokio::task::spawn_blocking(move || (0..count).map(|_| watch(address)).collect::<Vec<_>>())
     };

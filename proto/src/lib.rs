@@ -30,6 +30,10 @@ pub mod v1 {
 /// The encoded `FileDescriptorSet` of `portolan.v1`, for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
+/// The same of `portolan.v1.Federation`.
+pub const FEDERATION_DESCRIPTORS: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/federation.bin"));
+
 /// The message of [`Reason::AgentAhead`](reason::Reason::AgentAhead). Agents older than that reason
 /// compare it, so it stays as it is.
 pub const BEHIND_THE_AGENT: &str = "source: behind the agent";

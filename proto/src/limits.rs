@@ -14,6 +14,9 @@ pub const MAX_AGENT_MESSAGE_BYTES: usize = 64 * 1024;
 /// Maximum size of a frame, in bytes: room for one record with some hundred thousand destinations.
 pub const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 
+/// Maximum size of a message of an edge controller, in bytes.
+pub const MAX_EDGE_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
 /// Maximum number of listed refusals or errors in a report.
 pub const MAX_PROBLEMS: usize = 64;
 

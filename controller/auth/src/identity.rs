@@ -176,6 +176,15 @@ impl Identity {
         Some(end.duration_since(SystemTime::now()).unwrap_or_default())
     }
 
+    /// The watch of the token, if tokens are reviewed.
+    #[must_use]
+    pub fn reviewed(&self) -> Option<&Reviewed> {
+        match self {
+            Self::Known(_, reviewed) => reviewed.as_ref(),
+            Self::Anyone => None,
+        }
+    }
+
     /// The watch of the token, which a stream holds while it lives.
     pub fn into_reviewed(self) -> Option<Reviewed> {
         match self {

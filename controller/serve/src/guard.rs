@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Access control for services beside `portolan.v1.Tables`, as a layer: only agents are admitted.
+//! Access control for services beside `portolan.v1.Tables`, as a layer: only peers with a credential are admitted.
 
 mod body;
+mod caller;
 
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
@@ -11,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_auth::{Identity, Refusal, RefusalReason, Reviewed, revoked};
+use portolan_auth::{Identity, Refusal, RefusalReason, revoked};
 use portolan_listener::{Admission, Peer};
 use portolan_proto::CLUSTER_ID;
 use portolan_runtime::PeerCluster;
@@ -27,6 +28,7 @@ use tower::Layer;
 use crate::registry::{Counter, SideStream, SideStreamEnd};
 use crate::session::{Context, REPLACED, SessionControl, check_cluster, check_node, node_end};
 use body::LimitedBody;
+pub use caller::Caller;
 
 /// Maximum wait for the cluster's identity before a stream is refused.
 const IDENTITY_PATIENCE: Duration = Duration::from_secs(3);
@@ -122,6 +124,12 @@ where
             request.extensions_mut().insert(PeerCluster(cluster));
         }
         let cluster = cluster_of(&context, &identity);
+        let identity = Arc::new(identity);
+        request.extensions_mut().insert(Caller {
+            identity: Arc::clone(&identity),
+            registry: Arc::clone(&context.registry),
+            address: Peer::ip(peer.as_ref()),
+        });
         let mut response = self.service.call(request).await?;
         let feed = cluster.map(|cluster| context.tables.feed(&cluster));
         let cluster_id = feed.as_ref().and_then(|feed| feed.cluster_id());
@@ -136,7 +144,7 @@ where
             admission,
             beside: node.map(|node| registry.begin_side_stream(node)),
             remaining: identity.remaining(context.config.credential_grace),
-            reviewed: identity.into_reviewed(),
+            identity,
             context,
         };
         let control = Arc::clone(&keeper.control);
@@ -188,7 +196,7 @@ struct Keeper {
     admission: Option<Admission>,
     beside: Option<SideStream>,
     remaining: Option<Duration>,
-    reviewed: Option<Reviewed>,
+    identity: Arc<Identity>,
 }
 
 impl Keeper {
@@ -236,7 +244,7 @@ impl Keeper {
                 sleep(spread.mul_f64(random as f64 / 1_000.0)).await;
                 Status::unavailable("shutting down")
             }
-            () = revoked(self.reviewed.as_ref()) => {
+            () = revoked(self.identity.reviewed()) => {
                 let Refusal { reason, status } = Refusal::revoked();
                 self.context.registry.refuse(self.peer, reason, status.message());
                 status

@@ -16,6 +16,7 @@ mod service;
 mod session;
 mod standing;
 
+pub use guard::Caller;
 pub use registry::{
     BackendState, BalancerHealth, ConvergenceSeconds, Counters, HeldTable, NodeHealth, NodeStatus,
     RecentChange, RecordProblem, Registry, Unconfirmed,

@@ -51,6 +51,8 @@ type Codec = ProstCodec<v1::Frame, v1::AgentMessage>;
 #[derive(Debug, Clone)]
 pub struct TablesServer {
     context: Arc<Context>,
+    /// The services beside `Tables`.
+    beside: Routes,
 }
 
 impl TablesServer {
@@ -72,7 +74,41 @@ impl TablesServer {
                 shutdown,
                 spread: OnceLock::new(),
             }),
+            beside: Routes::default(),
         }
+    }
+
+    /// Adds a service for agents alone, of which each node has at most one stream.
+    #[must_use]
+    pub fn with_agent_service<S>(self, service: S) -> Self
+    where
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+        S: NamedService + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+    {
+        self.with(service, NodeStreams::One)
+    }
+
+    /// Adds a service for all peers with a credential. The service authorizes its [`Caller`](crate::Caller).
+    #[must_use]
+    pub fn with_service<S>(self, service: S) -> Self
+    where
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+        S: NamedService + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+    {
+        self.with(service, NodeStreams::Any)
+    }
+
+    fn with<S>(mut self, service: S, streams: NodeStreams) -> Self
+    where
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+        S: NamedService + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+    {
+        let guarded = self.guard(streams).layer(service);
+        self.beside = self.beside.add_service(guarded);
+        self
     }
 
     /// Serves on a listener, with TLS if a configuration is given. Each new connection uses the
@@ -86,36 +122,9 @@ impl TablesServer {
         tls: Option<watch::Receiver<Arc<TlsConfig>>>,
         limits: Limits,
     ) -> Result<(), Infallible> {
-        self.serve_with(listener, tls, limits, None::<Self>).await
-    }
-
-    /// Same as [`serve`](Self::serve), with one more service for agents alone, of which each node has
-    /// at most one stream.
-    ///
-    /// # Errors
-    /// Never. The `Result` is the signature of servers that can fail.
-    pub async fn serve_with<S>(
-        self,
-        listener: TcpListener,
-        tls: Option<watch::Receiver<Arc<TlsConfig>>>,
-        limits: Limits,
-        more: Option<S>,
-    ) -> Result<(), Infallible>
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
-            + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Future: Send + 'static,
-    {
         let (reporter, health) = health_reporter();
         let health = health.max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES);
-        let mut beside = self.reflection().add_service(health);
-        if let Some(service) = more {
-            beside = beside.add_service(self.guard(NodeStreams::One).layer(service));
-        }
+        let beside = self.with_reflection().add_service(health);
         let shutdown = self.context.shutdown.clone();
         let acceptor = Acceptor {
             tls,
@@ -152,8 +161,9 @@ impl TablesServer {
         }
     }
 
-    /// Server reflection, for agents alone.
-    fn reflection(&self) -> Routes {
+    /// All services beside `Tables`, and server reflection for all peers with a credential.
+    fn with_reflection(&self) -> Routes {
+        let beside = self.beside.clone();
         let mut builder = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
@@ -163,11 +173,11 @@ impl TablesServer {
         match builder.build_v1() {
             Ok(service) => {
                 let service = service.max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES);
-                Routes::new(self.guard(NodeStreams::Any).layer(service))
+                beside.add_service(self.guard(NodeStreams::Any).layer(service))
             }
             Err(error) => {
                 tracing::error!(%error, "no server reflection: unusable file descriptor sets");
-                Routes::default()
+                beside
             }
         }
     }

@@ -88,33 +88,49 @@ pub async fn watch(
     stats: Arc<Stats>,
     token: CancellationToken,
 ) {
-    watch_names(client, cluster, options, sink, None, stats, token).await;
+    let besides = Besides::default();
+    watch_with(client, cluster, options, besides, sink, stats, token).await;
 }
 
-/// Like [`watch`], but also sends DNS its changes: from the same watches, then without selectors,
-/// and from one of Namespaces.
-pub async fn watch_names(
+/// What is watched beside Services, EndpointSlices and Nodes.
+#[derive(Debug, Default)]
+pub struct Besides {
+    /// What DNS needs: the same watches without selectors, and Namespaces.
+    pub names: Option<NameOptions>,
+    /// What clusters share: Namespaces, ServiceExports, ServiceImports and ClusterProperties. The value says whether
+    /// Services may be exported without a ServiceExport. Kinds that the server lacks are looked for every minute.
+    pub shares: Option<watch::Receiver<bool>>,
+}
+
+/// Like [`watch`], but watches more, until `token` is cancelled or a sink's reader is gone.
+pub async fn watch_with(
     client: Client,
     cluster: Arc<str>,
     options: Options,
+    besides: Besides,
     sink: Sink,
-    names: Option<NameOptions>,
     stats: Arc<Stats>,
     token: CancellationToken,
 ) {
+    let Besides { names, shares } = besides;
     let with_names = names.is_some();
     let named_pods = names.as_ref().is_some_and(|names| names.pods);
+    let is_shared = shares.is_some();
+    let kinds = 3 + usize::from(options.pods) + if is_shared { 4 } else { 0 };
+    let exports = shares.as_ref();
+    let exports =
+        exports.map(|automatic| Arc::new(Exports::new(sink.clone(), *automatic.borrow())));
     let feeds = Feeds {
-        pending: Arc::new(Pending::new(3 + usize::from(options.pods))),
+        pending: Arc::new(Pending::new(kinds)),
         pending_names: Arc::new(Pending::new(3 + usize::from(named_pods))),
         scope: Arc::new(Scope {
             cluster,
             proxy: options.proxy,
-            shares: false,
+            shares: is_shared,
         }),
         sink,
         names,
-        exports: None,
+        exports: exports.clone(),
         stats,
         guard: options.guard,
     };
@@ -131,9 +147,22 @@ pub async fn watch_names(
         }
     };
     let namespaces = async {
-        if with_names {
-            follower.of::<Namespace>(false, true).run().await?;
+        if with_names || is_shared {
+            let namespaces = follower.of::<Namespace>(is_shared, with_names);
+            namespaces.run().await?;
         }
+        Ok(())
+    };
+    let shared = async {
+        let (Some(exports), Some(automatic)) = (exports, shares) else {
+            return Ok(());
+        };
+        tokio::try_join!(
+            follower.of::<ServiceExport>(true, false).run(),
+            follower.of::<ServiceImport>(true, false).run(),
+            follower.of::<ClusterProperty>(true, false).run(),
+            exports.follow(automatic),
+        )?;
         Ok(())
     };
     let watches = async {
@@ -143,57 +172,7 @@ pub async fn watch_names(
             follower.of::<Node>(true, false).run(),
             pods,
             namespaces,
-        )
-    };
-    // Ends early only with the sink's reader, whose owner deals with its end.
-    let _ = token.run_until_cancelled(Box::pin(watches)).await;
-}
-
-/// Watches all that several clusters share of one: Services, EndpointSlices, Nodes, namespaces, ServiceExports
-/// and ServiceImports, until `token` is cancelled or the sink's reader is gone. `automatic` says whether
-/// Services may be exported without a ServiceExport. Kinds that the server lacks are looked for every minute.
-///
-/// [`Event::Synced`](crate::Event::Synced) follows the first complete listing of all kinds that are there.
-pub async fn watch_shared(
-    client: Client,
-    cluster: Arc<str>,
-    options: Options,
-    automatic: watch::Receiver<bool>,
-    sink: Sink,
-    stats: Arc<Stats>,
-    token: CancellationToken,
-) {
-    let exports = Exports::new(sink.clone(), *automatic.borrow());
-    let exports = Arc::new(exports);
-    let feeds = Feeds {
-        pending: Arc::new(Pending::new(7)),
-        pending_names: Arc::new(Pending::new(0)),
-        scope: Arc::new(Scope {
-            cluster,
-            proxy: options.proxy,
-            shares: true,
-        }),
-        sink,
-        names: None,
-        exports: Some(Arc::clone(&exports)),
-        stats,
-        guard: options.guard,
-    };
-    let follower = Followers {
-        client,
-        streamed: !options.paged,
-        feeds,
-    };
-    let watches = async {
-        tokio::try_join!(
-            follower.of::<Service>(true, false).run(),
-            follower.of::<EndpointSlice>(true, false).run(),
-            follower.of::<Node>(true, false).run(),
-            follower.of::<Namespace>(true, false).run(),
-            follower.of::<ServiceExport>(true, false).run(),
-            follower.of::<ServiceImport>(true, false).run(),
-            follower.of::<ClusterProperty>(true, false).run(),
-            exports.follow(automatic),
+            shared,
         )
     };
     // Ends early only with the sink's reader, whose owner deals with its end.

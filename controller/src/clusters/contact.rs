@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_source::Contact;
 use portolan_source::kubernetes::Stats;
+use portolan_source::{Contact, edge};
 
 /// Contact with the source of a cluster.
 #[derive(Debug, Clone)]
@@ -15,6 +15,8 @@ pub(crate) enum SourceContact {
     Files(Arc<Contact>),
     /// With its API server: the watch that has been silent for longest.
     Watches(Arc<Stats>),
+    /// Of its edge controller, as that tells it.
+    Edge(Arc<edge::Stats>),
 }
 
 impl SourceContact {
@@ -23,6 +25,7 @@ impl SourceContact {
         match self {
             Self::Files(contact) => contact.silence(),
             Self::Watches(stats) => stats.silence(),
+            Self::Edge(stats) => stats.contact.silence(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 //! Runs a source for each Cluster of the policy.
 
+mod edge;
 mod members;
 mod problems;
 mod secrets;
@@ -24,6 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::policy::PolicyFiles;
 use super::{ClusterStates, SourceContact};
+use crate::edges::EdgeSeats;
 use crate::writer::ClusterChange;
 use members::Member;
 pub(crate) use members::Members;
@@ -70,6 +72,8 @@ pub(crate) struct Supervisor {
     members: Members,
     /// Their kubeconfigs that are in Secrets.
     secrets: Secrets,
+    /// The clusters that edge controllers send.
+    seats: EdgeSeats,
 }
 
 /// The source of one cluster. It stops when this is dropped.
@@ -91,6 +95,8 @@ enum Way {
     Files(watch::Sender<Vec<PathBuf>>),
     /// From its API server.
     Member(Member),
+    /// From its edge controller.
+    Edge,
 }
 
 impl Way {
@@ -99,6 +105,7 @@ impl Way {
         match self {
             Self::Files(paths) => Self::Files(watch::Sender::new(paths.borrow().clone())),
             Self::Member(member) => Self::Member(member.clone()),
+            Self::Edge => Self::Edge,
         }
     }
 }
@@ -141,7 +148,14 @@ impl Supervisor {
             automatic: watch::Sender::new(false),
             members,
             secrets: Secrets::default(),
+            seats: EdgeSeats::default(),
         }
+    }
+
+    /// Takes clusters from edge controllers.
+    pub(crate) fn with_edges(mut self, seats: EdgeSeats) -> Self {
+        self.seats = seats;
+        self
     }
 
     /// Reads the Secrets that Clusters name at an API server.
@@ -249,13 +263,18 @@ impl Supervisor {
             self.running.remove(&name);
             self.lock().remove(&name);
             self.members.forget(&name);
+            self.seats.close(&name);
             tracing::info!(cluster = %name, "cluster left; its agents keep the last table");
             self.changes.send(ClusterChange::Left(name)).await?;
         }
         for cluster in &clusters {
-            if let Access::Files(paths) = &cluster.access {
-                let paths = paths.iter().map(PathBuf::from).collect();
-                self.read(&cluster.meta.name, paths).await?;
+            match &cluster.access {
+                Access::Files(paths) => {
+                    let paths = paths.iter().map(PathBuf::from).collect();
+                    self.read(&cluster.meta.name, paths).await?;
+                }
+                Access::Edge => self.expect_edge(&cluster.meta.name).await?,
+                _ => {}
             }
         }
         self.tell_problems().await?;
@@ -277,7 +296,8 @@ impl Supervisor {
             Access::KubeconfigSecret { .. } => {
                 self.members.problem(&cluster.meta.name, "kubeconfigSecret")
             }
-            other => Some(unsupported(cluster, other)),
+            Access::Edge => self.edge_problem(&cluster.meta.name),
+            Access::Local => Some(unsupported(cluster)),
         }));
         if problems != self.problems {
             self.problems.clone_from(&problems);
@@ -338,12 +358,16 @@ impl Supervisor {
     ) -> Result<(), WriterGone> {
         let (sink, events) = Sink::channel(EVENTS);
         let token = CancellationToken::new();
+        if !matches!(way, Way::Member(_)) {
+            self.members.forget(&cluster);
+        }
+        if !matches!(way, Way::Edge) {
+            self.seats.close(&cluster);
+        }
         let task = match &way {
-            Way::Files(paths) => {
-                self.members.forget(&cluster);
-                self.start_files(&cluster, paths.subscribe(), sink, token.clone())
-            }
+            Way::Files(paths) => self.start_files(&cluster, paths.subscribe(), sink, token.clone()),
             Way::Member(member) => self.start_member(&cluster, member, sink, &token),
+            Way::Edge => self.start_edge(&cluster, sink, token.clone()),
         };
         let running = Running {
             way,

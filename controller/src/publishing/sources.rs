@@ -17,6 +17,7 @@ use super::Publishing;
 use crate::args::{Args, Source};
 use crate::cluster::{ClusterMetrics, ClusterWatch};
 use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, Home, Members, Supervisor};
+use crate::edges::start_uplink;
 use crate::mcs::Mcs;
 use crate::writer::{ClusterChange, Inbox};
 
@@ -45,7 +46,9 @@ impl Publishing {
                 states: states.clone(),
             }));
             let members = mcs.unwrap_or_else(Mcs::alone).members();
-            watch_clusters(args, changes, (sources, states), members, stats, vital);
+            let supervisor = supervisor(args, changes, (sources, states), members, stats);
+            let supervisor = supervisor.with_edges(self.edges.clone());
+            vital.spawn("clusters", supervisor.run(vital.ending.clone()));
             return Ok(inbox);
         };
         let (sink, events) = Sink::channel(EVENTS);
@@ -77,8 +80,20 @@ impl Publishing {
             // A relay has no objects, and several clusters have sources of their own.
             Source::Controller | Source::Clusters => {}
         }
+        let events = if args.edge.is_on() {
+            let source = Arc::clone(stats);
+            start_uplink(args, events, move || source.silence(), registry, vital)?
+        } else {
+            events
+        };
         Ok(Inbox::single(cluster, events))
     }
+}
+
+/// An edge reads what other clusters need of its own, with the Services that have no ServiceExport: the centre decides
+/// which of them are exported.
+fn shares(args: &Args) -> Option<watch::Receiver<bool>> {
+    args.edge.is_on().then(|| watch::channel(true).1)
 }
 
 /// Asks the source for its newest versions when an agent has later ones. If it has not reached them,
@@ -134,7 +149,7 @@ fn watch_files(
         proxy: args.service_proxy_name.clone(),
         requests: file::ReadRequests::default(),
         host: None,
-        shares: None,
+        shares: shares(args),
     };
     let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
     let (_, paths) = watch::channel(args.file.clone());
@@ -142,16 +157,15 @@ fn watch_files(
     vital.spawn("source", watch);
 }
 
-/// Starts a source for each cluster of the policy. A cluster that is silent is seen by its metric, and
+/// Runs a source for each cluster of the policy. A cluster that is silent is seen by its metric, and
 /// does not make the controller unready: it serves the others.
-fn watch_clusters(
+fn supervisor(
     args: &Args,
     changes: mpsc::Sender<ClusterChange>,
     (sources, states): (ClusterSources, ClusterStates),
     members: Members,
     stats: &Arc<kubernetes::Stats>,
-    vital: &Vital,
-) {
+) -> Supervisor {
     let policy = args.clusters.policy_file.clone();
     let guard = (args.guard.config(), Arc::clone(stats.holds()));
     let supervisor = Supervisor::new(
@@ -164,8 +178,7 @@ fn watch_clusters(
         members,
     );
     let home = Home::new(args.kubeconfig.clone(), args.context.clone());
-    let supervisor = supervisor.at_home(home);
-    vital.spawn("clusters", supervisor.run(vital.ending.clone()));
+    supervisor.at_home(home)
 }
 
 /// Starts to follow an etcd.
@@ -227,7 +240,11 @@ fn watch_objects(
     };
     let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
     let stats = Arc::clone(stats);
-    let watch = kubernetes::watch_names(client, cluster, options, sink, names, stats, token);
+    let besides = kubernetes::Besides {
+        names,
+        shares: shares(args),
+    };
+    let watch = kubernetes::watch_with(client, cluster, options, besides, sink, stats, token);
     vital.spawn("source", watch);
 }
 

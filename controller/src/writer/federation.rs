@@ -205,11 +205,11 @@ impl Federated {
             let Some(silence) = contact.silence() else {
                 return false;
             };
-            let is_watched = matches!(contact, SourceContact::Watches(_));
-            if !is_watched {
+            if matches!(contact, SourceContact::Files(_)) {
                 return silence <= since;
             }
-            // The watch that is silent for longest was heard again, or another one is that now.
+            // The watch that is silent for longest was heard again, or another one is that now. An edge tells the
+            // time of its last contact every ten seconds.
             let at = ticked.checked_sub(silence).unwrap_or(ticked);
             let last = contacts.get(*name);
             let is_news = last.is_none_or(|last| at > *last + LATER);

@@ -11,7 +11,7 @@ use kube::Client;
 use portolan_policy::Access;
 use portolan_source::Sink;
 use portolan_source::kubernetes::{
-    MemberConfig, MemberError, Options, Stats, may_replace, watch_shared,
+    Besides, MemberConfig, MemberError, Options, Stats, may_replace, watch_with,
 };
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
@@ -269,11 +269,15 @@ impl Supervisor {
         self.members.writers.spawn(async move {
             let _ = stop.run_until_cancelled(executor.run()).await;
         });
-        let watch = watch_shared(
+        let besides = Besides {
+            names: None,
+            shares: Some(self.automatic.subscribe()),
+        };
+        let watch = watch_with(
             member.client.clone(),
             Arc::clone(cluster),
             options,
-            self.automatic.subscribe(),
+            besides,
             sink,
             stats,
             token.clone(),

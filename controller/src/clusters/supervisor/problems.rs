@@ -3,7 +3,7 @@
 //! What is wrong with the clusters of a policy, in words.
 
 use portolan_policy::spec::NetworkMode;
-use portolan_policy::{Access, Cluster, Objects, overlaps};
+use portolan_policy::{Cluster, Objects, overlaps};
 
 /// What is wrong with all clusters together: networks that overlap, clusters beyond the set's bound.
 pub(super) fn of_networks(objects: &Objects) -> Vec<String> {
@@ -34,17 +34,11 @@ pub(super) fn of_networks(objects: &Objects) -> Vec<String> {
     overlaps.chain(beyond).chain(gateways).collect()
 }
 
-pub(super) fn unsupported(cluster: &Cluster, access: &Access) -> String {
-    let field = match access {
-        Access::KubeconfigSecret { .. } => "kubeconfigSecret",
-        Access::KubeconfigFile(_) => "kubeconfigFile",
-        Access::Edge => "edge",
-        Access::Local => "local",
-        Access::Files(_) => "files",
-    };
+/// The policy's own cluster has no source of its own.
+pub(super) fn unsupported(cluster: &Cluster) -> String {
     format!(
-        "Cluster {}: spec.access.{field}: this version reads clusters from files, by kubeconfigFile and by \
-         kubeconfigSecret",
+        "Cluster {}: spec.access.local: this version reads clusters from files, by kubeconfigFile, by \
+         kubeconfigSecret and from edge controllers",
         cluster.meta.name
     )
 }

@@ -25,12 +25,16 @@ impl Names {
         let (names, batches) = NameSink::channel(64);
         let (stats, token) = (Arc::new(Stats::default()), CancellationToken::new());
         let options = NameOptions { sink: names, pods };
-        let watch = watch_names(
+        let besides = Besides {
+            names: Some(options),
+            shares: None,
+        };
+        let watch = watch_with(
             client,
             Arc::from("c"),
             PAGED,
+            besides,
             sink,
-            Some(options),
             Arc::clone(&stats),
             token.clone(),
         );

@@ -22,11 +22,15 @@ fn sharing() -> Rig {
     let token = CancellationToken::new();
     let (_, automatic) = watch::channel(false);
     let (cluster, of_source) = (Arc::from("c"), Arc::clone(&stats));
-    let watch = watch_shared(
+    let besides = Besides {
+        names: None,
+        shares: Some(automatic),
+    };
+    let watch = watch_with(
         client,
         cluster,
         PAGED,
-        automatic,
+        besides,
         sink,
         of_source,
         token.clone(),

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The flags of an edge controller: the centre, and the identity of both sides.
+
+use anyhow::{Context as _, ensure};
+use portolan_subscription::{Identity, endpoint, identity_args};
+use portolan_tls::EdgeName;
+use tonic::transport::Uri;
+
+use crate::args::{Args, Source};
+
+identity_args! {
+    /// TLS files.
+    struct TlsArgs {
+        prefix: "federation-",
+        env: "PORTOLAN_FEDERATION_",
+        peer: "--federation-upstream",
+        uri: "portolan://CLUSTER/edge/NAME",
+        plaintext: "Connect to --federation-upstream without TLS: everyone on the network path can change what \
+                    other clusters know of this one",
+    }
+}
+
+/// The centre of several clusters.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct EdgeArgs {
+    /// Address of a controller with `--source clusters` that this one sends the objects of its cluster to, as
+    /// host:port, with `--source kubernetes` or `--source file`; may be repeated. A name stands for all addresses
+    /// that it resolves to. Each replica of the centre needs the objects, so the addresses must lead to all of them.
+    #[arg(
+        long,
+        env = "PORTOLAN_FEDERATION_UPSTREAM",
+        value_name = "ADDRESS",
+        value_delimiter = ','
+    )]
+    federation_upstream: Vec<String>,
+
+    /// Name of this edge controller, as in its certificate. One edge of a cluster at a time sends objects; another
+    /// one takes its place when it is silent. Default: the host's name.
+    #[arg(long, env = "PORTOLAN_EDGE_NAME", value_name = "NAME")]
+    edge_name: Option<String>,
+
+    #[command(flatten)]
+    tls: TlsArgs,
+}
+
+impl EdgeArgs {
+    /// Whether this controller is an edge.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.federation_upstream.is_empty()
+    }
+
+    /// Checks the flags, without reading files.
+    ///
+    /// # Errors
+    /// If flags are missing or exclude each other.
+    pub(crate) fn validate(args: &Args) -> anyhow::Result<()> {
+        let edge = &args.edge;
+        if !edge.is_on() {
+            return Ok(());
+        }
+        ensure!(
+            matches!(args.source, Source::Kubernetes | Source::File),
+            "--federation-upstream needs --source kubernetes or --source file"
+        );
+        ensure!(
+            !args.cluster.is_empty(),
+            "--federation-upstream needs --cluster, the name of the Cluster object at the centre"
+        );
+        edge.upstreams()?;
+        EdgeName::new(&args.cluster, &edge.name()).context("--edge-name")?;
+        edge.identity().validate()?;
+        Ok(())
+    }
+
+    /// The identity of both sides.
+    pub(super) fn identity(&self) -> Identity {
+        self.tls.identity()
+    }
+
+    /// The addresses of the centre.
+    pub(super) fn upstreams(&self) -> anyhow::Result<Vec<Uri>> {
+        let upstreams = self.federation_upstream.iter();
+        let upstreams: Result<_, _> = upstreams.map(|address| endpoint(address)).collect();
+        upstreams.context("--federation-upstream")
+    }
+
+    /// The edge's name.
+    pub(super) fn name(&self) -> String {
+        let host = || {
+            let name = rustix::system::uname();
+            name.nodename().to_string_lossy().to_lowercase()
+        };
+        self.edge_name.clone().unwrap_or_else(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::Cli;
+
+    fn valid(args: &[&str]) -> anyhow::Result<()> {
+        let all = [&["x", "--source=file", "--file=/f", "--plaintext"], args].concat();
+        EdgeArgs::validate(&Cli::try_parse_from(all)?.run)
+    }
+
+    #[test]
+    fn an_edge_has_a_cluster_a_name_and_an_identity() {
+        assert!(valid(&[]).is_ok(), "no edge");
+        let good = [
+            "--federation-upstream=a:1",
+            "--cluster=eu-1",
+            "--federation-plaintext",
+        ];
+        valid(&good).unwrap();
+        for (args, named) in [
+            (&good[..2], "--federation-plaintext"),
+            (&[good[0], good[2]][..], "--cluster"),
+            (
+                &[good[0], good[1], good[2], "--edge-name=a/b"][..],
+                "--edge-name",
+            ),
+            (
+                &["--federation-upstream=a", good[1], good[2]][..],
+                "--federation-upstream: \"a\"",
+            ),
+            (
+                &[good[0], good[1], "--federation-tls-ca=a"][..],
+                "--federation-tls-cert",
+            ),
+        ] {
+            let error = format!("{:#}", valid(args).unwrap_err());
+            assert!(error.contains(named), "{args:?}: {error}");
+        }
+        let relay = ["x", "--source=controller", "--upstream=b:1", "--plaintext"];
+        let relay = Cli::try_parse_from([&relay[..], &good].concat()).unwrap();
+        let error = EdgeArgs::validate(&relay.run).unwrap_err().to_string();
+        assert!(error.contains("--source"), "{error}");
+    }
+}

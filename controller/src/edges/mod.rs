@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Edge controllers, at both ends: the service of the centre that takes the objects of clusters, and the uplink of an
+//! edge that sends those of its own.
+
+mod args;
+mod metrics;
+mod objects;
+mod seats;
+mod service;
+mod uplink;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_runtime::{CredentialCollector, Vital};
+use portolan_source::Event;
+use portolan_tls::POLL;
+use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
+
+use crate::args::Args;
+pub(crate) use args::EdgeArgs;
+pub(crate) use metrics::{UplinkCollector, UplinkStats};
+use objects::Objects;
+pub(crate) use seats::EdgeSeats;
+pub(crate) use service::federation;
+use uplink::Uplink;
+
+/// Length of the queue of events behind the uplink.
+const EVENTS: usize = 8;
+
+/// Starts to send the objects of this cluster to the centre. Returns the events of the source for the writer.
+///
+/// # Errors
+/// If a file of TLS cannot be used.
+pub(crate) fn start_uplink(
+    args: &Args,
+    events: mpsc::Receiver<Event>,
+    silence: impl Fn() -> Option<Duration> + Send + Sync + 'static,
+    registry: &mut Registry,
+    vital: &Vital,
+) -> anyhow::Result<mpsc::Receiver<Event>> {
+    let flags = &args.edge;
+    let (security, files) = flags.identity().open("federation_tls")?;
+    if let Some(files) = files {
+        registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
+        vital.spawn(
+            "credentials for the centre",
+            files.follow(POLL, vital.ending.clone()),
+        );
+    } else {
+        tracing::warn!(
+            "plaintext: everyone on the network path to --federation-upstream can change what other clusters know of \
+             this one"
+        );
+    }
+    let stats = Arc::new(UplinkStats::default());
+    registry.register_collector(Box::new(UplinkCollector(Arc::clone(&stats))));
+    let objects = Objects::new(Arc::clone(&stats));
+    let (sender, receiver) = mpsc::channel(EVENTS);
+    vital.spawn(
+        "objects for the centre",
+        Arc::clone(&objects).tee(events, sender),
+    );
+    let uplink = Uplink {
+        cluster: args.cluster.clone(),
+        name: flags.name(),
+        security,
+        objects,
+        silence: Arc::new(silence),
+        stats,
+    };
+    let upstreams = flags.upstreams()?;
+    vital.spawn_endless("streams to the centre", uplink.run(upstreams));
+    Ok(receiver)
+}

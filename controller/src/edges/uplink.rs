@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The streams of an edge controller to the replicas of the centre.
+//!
+//! Each replica has a task of its own. One transition is under way at a time: changes that come meanwhile are in the
+//! next one, each object once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_edge::Transition;
+use portolan_proto::{VERSION, v1};
+use portolan_subscription::{Dialer, End, Reconnect, Resolver, Security, Target};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Uri;
+use tonic::{Request, Status, Streaming};
+use v1::centre_message::Message as Answer;
+use v1::edge_message::Message;
+use v1::federation_client::FederationClient;
+
+use super::UplinkStats;
+use super::metrics::Current;
+use super::objects::{Objects, Stream};
+
+/// The time between two lookups of the centre's names.
+const LOOKUPS: Duration = Duration::from_secs(30);
+/// The time between two `EdgeAlive`.
+const ALIVE: Duration = Duration::from_secs(10);
+/// How long a replica may take to welcome this edge.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A stream that broke sooner gives no reason to connect again quickly.
+const LASTED: Duration = Duration::from_secs(10);
+/// About the size of a message with objects, in bytes.
+const PART_BYTES: usize = 256 * 1024;
+
+/// Time since the last contact with the source, once there was one.
+pub(super) type Silence = Arc<dyn Fn() -> Option<Duration> + Send + Sync>;
+
+/// What all streams of an edge share.
+#[derive(Clone)]
+pub(super) struct Uplink {
+    pub(super) cluster: String,
+    pub(super) name: String,
+    pub(super) security: Security,
+    pub(super) objects: Arc<Objects>,
+    pub(super) silence: Silence,
+    pub(super) stats: Arc<UplinkStats>,
+}
+
+impl fmt::Debug for Uplink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Uplink");
+        debug
+            .field("cluster", &self.cluster)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The end of a stream.
+#[derive(Debug)]
+struct Ended {
+    end: End,
+    /// `None` if it has been logged.
+    reason: Option<String>,
+}
+
+impl From<End> for Ended {
+    fn from(end: End) -> Self {
+        Self { end, reason: None }
+    }
+}
+
+impl Uplink {
+    /// Keeps a stream to each replica, until this future is dropped.
+    pub(super) async fn run(self, upstreams: Vec<Uri>) {
+        self.objects.synced().await;
+        let mut resolver = Resolver::default();
+        let mut streams: BTreeMap<SocketAddr, AbortOnDropHandle<()>> = BTreeMap::new();
+        loop {
+            let targets = resolver.resolve(&upstreams).await;
+            self.stats.set_replicas(targets.len());
+            streams.retain(|address, _| targets.iter().any(|target| target.address == *address));
+            for target in targets {
+                streams.entry(target.address).or_insert_with(|| {
+                    let follow = self.clone().follow(target);
+                    AbortOnDropHandle::new(tokio::spawn(follow))
+                });
+            }
+            sleep(LOOKUPS).await;
+        }
+    }
+
+    /// Keeps a stream to one replica.
+    async fn follow(self, target: Target) {
+        let mut dialer = Dialer::new(self.security.clone());
+        let mut reconnect = Reconnect::new(RandomState::new().hash_one(()));
+        let mut last = None;
+        loop {
+            if reconnect.current().is_none() {
+                reconnect.begin_round(vec![target.clone()]);
+            }
+            let Ended { end, reason } = match self.attempt(&mut dialer, &target).await {
+                Ok(never) => match never {},
+                Err(ended) => ended,
+            };
+            self.stats.failed();
+            match &reason {
+                Some(reason) if last.as_ref() == Some(reason) => {
+                    tracing::debug!(%target, reason, "stream to the centre ended");
+                }
+                Some(reason) => {
+                    tracing::warn!(%target, reason, "stream to the centre ended; retrying (logged once)");
+                }
+                None => {}
+            }
+            last = reason;
+            sleep(reconnect.after(end)).await;
+        }
+    }
+
+    /// Connects, and sends objects until the stream ends.
+    async fn attempt(
+        &self,
+        dialer: &mut Dialer,
+        target: &Target,
+    ) -> Result<std::convert::Infallible, Ended> {
+        let (channel, authorization) = dialer.connect(target).await?;
+        let (messages, receiver) = mpsc::channel(1);
+        let hello = Message::Hello(v1::EdgeHello {
+            version: VERSION,
+            cluster: self.cluster.clone(),
+            name: self.name.clone(),
+            edge_version: env!("CARGO_PKG_VERSION").to_owned(),
+        });
+        // The channel is empty, and its other end is here.
+        let _ = messages.try_send(message(hello));
+        let mut request = Request::new(ReceiverStream::new(receiver));
+        if let Some(value) = authorization {
+            request.metadata_mut().insert("authorization", value);
+        }
+        let mut client = FederationClient::new(channel);
+        let answers = dialer.answer(target, client.sync(request)).await?;
+        let session = Session {
+            uplink: self,
+            messages,
+            answers: answers.into_inner(),
+            since: Instant::now(),
+            current: None,
+        };
+        session.run(target).await
+    }
+
+    /// An `EdgeAlive`; none before the first contact.
+    fn alive(&self) -> Option<v1::EdgeMessage> {
+        let silence = (self.silence)()?.as_millis();
+        let silence_ms = u64::try_from(silence).unwrap_or(u64::MAX);
+        Some(message(Message::Alive(v1::EdgeAlive { silence_ms })))
+    }
+}
+
+/// An open stream.
+struct Session<'a> {
+    uplink: &'a Uplink,
+    messages: mpsc::Sender<v1::EdgeMessage>,
+    answers: Streaming<v1::CentreMessage>,
+    since: Instant,
+    /// Present once the replica has taken in a listing.
+    current: Option<Current>,
+}
+
+impl Session<'_> {
+    async fn run(mut self, target: &Target) -> Result<std::convert::Infallible, Ended> {
+        let mut stream = self.welcome().await?;
+        tracing::info!(%target, "sending the objects of this cluster to the centre");
+        let mut ticks = interval(ALIVE);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut under_way = None;
+        loop {
+            if under_way.is_none()
+                && let Some(transition) = stream.take()
+            {
+                under_way = Some(transition.commit.number);
+                self.send(transition).await?;
+            }
+            tokio::select! {
+                _ = ticks.tick() => {
+                    let alive = self.uplink.alive();
+                    self.say(alive).await?;
+                }
+                answer = self.answers.message() => {
+                    let number = self.accepted(answer)?;
+                    if under_way.is_some_and(|waiting| waiting == number) {
+                        under_way = None;
+                        self.uplink.stats.accepted();
+                        self.current.get_or_insert_with(|| self.uplink.stats.current());
+                    }
+                }
+                () = stream.changed(), if under_way.is_none() => {}
+            }
+        }
+    }
+
+    /// Awaits the first answer.
+    async fn welcome(&mut self) -> Result<Stream, Ended> {
+        let answer = timeout(PATIENCE, self.answers.message()).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no welcome in time")));
+        let Some(Answer::Welcome(welcome)) = self.message(answer)? else {
+            return Err(self.ended("the first answer is no welcome"));
+        };
+        let begun = self.uplink.objects.begin(&welcome.bucket_hashes);
+        begun.map_err(|error| self.ended(&error.to_string()))
+    }
+
+    /// Sends a transition. The source may go silent while a slow connection takes it.
+    async fn send(&mut self, transition: Transition) -> Result<(), Ended> {
+        let mut told = Instant::now();
+        let (parts, commit) = transition.into_parts(PART_BYTES);
+        for part in parts {
+            if told.elapsed() >= ALIVE {
+                told = Instant::now();
+                let alive = self.uplink.alive();
+                self.say(alive).await?;
+            }
+            self.say(Some(message(Message::Objects(part)))).await?;
+        }
+        self.say(Some(message(Message::Commit(commit)))).await
+    }
+
+    async fn say(&mut self, message: Option<v1::EdgeMessage>) -> Result<(), Ended> {
+        let Some(message) = message else {
+            return Ok(());
+        };
+        if self.messages.send(message).await.is_ok() {
+            return Ok(());
+        }
+        // The replica has ended the stream, and says why.
+        loop {
+            let answer = self.answers.message().await;
+            self.message(answer)?;
+        }
+    }
+
+    /// The number of a transition that was taken in.
+    fn accepted(&self, answer: Result<Option<v1::CentreMessage>, Status>) -> Result<u64, Ended> {
+        match self.message(answer)? {
+            Some(Answer::Accepted(accepted)) => Ok(accepted.number),
+            Some(Answer::Welcome(_)) => Err(self.ended("a second welcome")),
+            // Of a newer version; no transition has this number.
+            None => Ok(0),
+        }
+    }
+
+    fn message(
+        &self,
+        answer: Result<Option<v1::CentreMessage>, Status>,
+    ) -> Result<Option<Answer>, Ended> {
+        match answer {
+            Ok(Some(answer)) => Ok(answer.message),
+            Ok(None) => Err(self.ended("closed by the centre")),
+            Err(status) => {
+                let reason = format!("{:?}: {}", status.code(), status.message());
+                Err(self.ended(&reason))
+            }
+        }
+    }
+
+    fn ended(&self, reason: &str) -> Ended {
+        let end = match self.current {
+            Some(_) => End::Broken {
+                lasted: self.since.elapsed() >= LASTED,
+            },
+            None => End::Refused,
+        };
+        let reason = Some(reason.to_owned());
+        Ended { end, reason }
+    }
+}
+
+fn message(message: Message) -> v1::EdgeMessage {
+    let message = Some(message);
+    v1::EdgeMessage { message }
+}
