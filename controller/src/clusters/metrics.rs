@@ -2,13 +2,15 @@
 
 //! Metrics of clusters, computed when they are scraped.
 
-use std::sync::PoisonError;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use portolan_runtime::Scrape;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 
-use super::{ClusterSources, ClusterStates};
+use super::{ClusterSources, ClusterStates, SourceContact};
 
 /// Label of a cluster.
 #[derive(Debug, EncodeLabelSet)]
@@ -30,6 +32,62 @@ struct PhaseLabel {
     phase: &'static str,
 }
 
+/// Labels of a cluster and the end of a stream of its edge.
+#[derive(Debug, EncodeLabelSet)]
+struct EndLabel {
+    cluster: String,
+    reason: &'static str,
+}
+
+/// Metrics of the clusters that edge controllers send.
+#[derive(Debug, Default)]
+struct Edges {
+    connected: Vec<(ClusterLabel, i64)>,
+    transitions: Vec<(ClusterLabel, u64)>,
+    ended: Vec<(EndLabel, u64)>,
+}
+
+impl Edges {
+    fn read(sources: &BTreeMap<Arc<str>, SourceContact>) -> Self {
+        let mut all = Self::default();
+        for (cluster, contact) in sources {
+            let SourceContact::Edge(stats) = contact else {
+                continue;
+            };
+            let label = || ClusterLabel::new(cluster);
+            let is_connected = stats.edge().is_some();
+            all.connected.push((label(), i64::from(is_connected)));
+            let transitions = stats.transitions.load(Ordering::Relaxed);
+            all.transitions.push((label(), transitions));
+            all.ended
+                .extend(stats.ended().into_iter().map(|(reason, count)| {
+                    let cluster = cluster.to_string();
+                    (EndLabel { cluster, reason }, count)
+                }));
+        }
+        all
+    }
+
+    fn encode(self, scrape: &mut Scrape<'_>) -> Result<(), std::fmt::Error> {
+        scrape.gauges(
+            "cluster_edge_connected",
+            "Whether the edge controller of a cluster has a stream",
+            self.connected,
+        )?;
+        scrape.counters(
+            "cluster_edge_transitions",
+            "Sets of changes taken in from the edge controller of a cluster",
+            self.transitions,
+        )?;
+        scrape.counters(
+            "cluster_edge_ends",
+            "Streams of edge controllers that ended or were refused: answers, broken, closed, mismatch, no_listing, \
+             object, other_edge, protocol, quota or replaced",
+            self.ended,
+        )
+    }
+}
+
 /// Collects contact with clusters, and their states.
 #[derive(Debug)]
 pub(crate) struct ClusterCollector {
@@ -45,6 +103,7 @@ impl Collector for ClusterCollector {
             Some((ClusterLabel::new(cluster), silence))
         });
         let clusters: Vec<_> = clusters.collect();
+        let edges = Edges::read(&sources);
         drop(sources);
         let mut scrape = Scrape::new(encoder);
         scrape.gauges(
@@ -52,6 +111,7 @@ impl Collector for ClusterCollector {
             "Time since the last contact with the source of a cluster",
             clusters,
         )?;
+        edges.encode(&mut scrape)?;
         let states = self.states.lock();
         let all = || states.statuses.iter();
         let phases = all().map(|(cluster, status)| {

@@ -11,7 +11,7 @@ use crate::args::{Args, Source};
 
 identity_args! {
     /// TLS files.
-    struct TlsArgs {
+    struct CentreTlsArgs {
         prefix: "federation-",
         env: "PORTOLAN_FEDERATION_",
         peer: "--federation-upstream",
@@ -41,7 +41,7 @@ pub(crate) struct EdgeArgs {
     edge_name: Option<String>,
 
     #[command(flatten)]
-    tls: TlsArgs,
+    tls: CentreTlsArgs,
 }
 
 impl EdgeArgs {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::world::{CLUSTERS, World, shares, skip};
 
 /// Lets one of three clusters be lost soon after it is stale, and return soon.
-fn soon() -> Value {
+pub(crate) fn soon() -> Value {
     json!({"staleTTL": "2s", "returnAfter": "2s", "rampUp": "4s"})
 }
 
@@ -42,7 +42,7 @@ fn cut(world: &World, number: usize, cut: bool) {
 }
 
 /// The generations of nftables on all nodes: every write makes another one.
-fn kernels(world: &World) -> Vec<u32> {
+pub(crate) fn kernels(world: &World) -> Vec<u32> {
     let read = || Nftables::open().unwrap().generation().unwrap();
     let nodes = world.cluster.rig.nodes().iter();
     nodes

@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod edges;
 mod losses;
 mod shares;
 mod world;

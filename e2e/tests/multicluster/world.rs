@@ -10,8 +10,8 @@ use std::time::Duration;
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{service, slice_of};
-use portolan_e2e::programs::Source;
-use portolan_e2e::rig::{Family, Load, LoadConfig, Protocol, Rig, RigConfig};
+use portolan_e2e::programs::{Source, controller};
+use portolan_e2e::rig::{Family, Load, LoadConfig, Process, Protocol, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,7 +23,9 @@ pub(crate) const PODS: [usize; 3] = [3, 7, 11];
 /// Connections to measure shares with.
 pub(crate) const CONNECTIONS: u64 = 4_000;
 const WORKERS: u64 = 4;
-const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+/// Ports of edge controllers: of cluster number N twice N after this.
+const EDGE_PORTS: u16 = 9500;
+pub(crate) const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 
 pub(crate) fn skip(test: &str) -> bool {
     !lane::provides(test, &[Need::Root, Need::Nftables])
@@ -42,14 +44,26 @@ pub(crate) struct World {
     pub(crate) cluster: Cluster,
     pub(crate) files: TempDir,
     pub(crate) pods: [Vec<EchoPod>; 3],
-    visitor: EchoPod,
+    pub(crate) visitor: EchoPod,
     traffic: Value,
     loss: Value,
+    /// The edge controllers of the clusters that have one, by their number.
+    edges: BTreeMap<usize, Process>,
+    has_edges: bool,
 }
 
 impl World {
     /// Clusters with these numbers of pods, a TrafficPolicy and rules of loss. All agents are ready.
     pub(crate) fn new(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
+        Self::start(pods, traffic, loss, false)
+    }
+
+    /// The same where all clusters but the first have edge controllers.
+    pub(crate) fn with_edges(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
+        Self::start(pods, traffic, loss, true)
+    }
+
+    fn start(pods: [usize; 3], traffic: Value, loss: Value, has_edges: bool) -> Self {
         let files = TempDir::new().unwrap();
         let rig = Rig::new(RigConfig {
             nodes: 3,
@@ -74,14 +88,45 @@ impl World {
             visitor,
             traffic,
             loss,
+            edges: BTreeMap::new(),
+            has_edges,
         };
         for number in 0..CLUSTERS.len() {
             std::fs::create_dir(world.directory(number)).unwrap();
             world.web(number, world.pods[number].len(), &[]);
         }
         world.policy(&json!({}));
+        if has_edges {
+            for number in 1..CLUSTERS.len() {
+                world.start_edge(number, "edge-1");
+            }
+        }
         world.start_agents();
         world
+    }
+
+    /// Starts an edge controller of a cluster, which reads the cluster's directory.
+    pub(crate) fn start_edge(&mut self, number: usize, name: &str) {
+        let source = Source::Files(self.directory(number));
+        let port = EDGE_PORTS + 2 * u16::try_from(number).unwrap();
+        let mut command = controller(&source, port).unwrap();
+        command
+            .args(["--plaintext", "--federation-plaintext"])
+            .arg(format!("--cluster={}", CLUSTERS[number]))
+            .arg(format!("--edge-name={name}"))
+            .arg(format!(
+                "--federation-upstream={}",
+                self.cluster.agents_address()
+            ));
+        let namespace = self.cluster.control().namespace();
+        let log = format!("{}-{name}", CLUSTERS[number]);
+        let edge = Process::spawn(namespace, &log, &mut command, self.cluster.directory());
+        self.edges.insert(number, edge.unwrap());
+    }
+
+    /// The edge controller of a cluster.
+    pub(crate) fn edge(&mut self, number: usize) -> &mut Process {
+        self.edges.get_mut(&number).unwrap()
     }
 
     fn start_agents(&mut self) {
@@ -118,8 +163,11 @@ impl World {
                 "podCIDRs": [node.pod_range_v4(), node.pod_range_v6()],
                 "clusterSetIPs": ["10.112.0.0/16", "fd00:112::/108"],
             });
-            let mut spec =
-                json!({"access": {"files": [self.directory(number)]}, "network": network});
+            let access = match self.has_edges && number > 0 {
+                true => json!({"edge": {}}),
+                false => json!({"files": [self.directory(number)]}),
+            };
+            let mut spec = json!({"access": access, "network": network});
             if number == 0 {
                 let fields = of_eu.as_object().unwrap().clone();
                 spec.as_object_mut().unwrap().extend(fields);
