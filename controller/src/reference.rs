@@ -13,13 +13,14 @@ use portolan_reference::samples;
 use portolan_runtime::{CredentialCollector, register_process};
 use portolan_serve::{RecordProblem as AgentProblem, Registry as Sessions};
 use portolan_source::kubernetes::Stats;
-use portolan_source::{Contact, ContactCollector, ProblemLog};
+use portolan_source::{Contact, ContactCollector, ProblemLog, edge};
 use prometheus_client::registry::Registry;
 
 use crate::args::Cli;
 use crate::cluster::ClusterMetrics;
 use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, SourceContact};
 use crate::deletions::HoldCollector;
+use crate::edges::UplinkCollector;
 use crate::mcs::WriteCounts;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay::RelayCollector;
@@ -206,6 +207,11 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     contact.note();
     let contact = SourceContact::Files(contact);
     sources.lock().unwrap().insert("eu-1".into(), contact);
+    let edge = Arc::new(edge::Stats::default());
+    edge.count_end("closed");
+    let edge = SourceContact::Edge(edge);
+    sources.lock().unwrap().insert("us-1".into(), edge);
+    ours.register_collector(Box::new(UplinkCollector(Arc::default())));
     let states = ClusterStates::default();
     let mut fleet = Fleet::default();
     let settings = Settings {

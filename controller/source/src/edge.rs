@@ -2,9 +2,9 @@
 
 //! The source of a cluster whose edge controller dials this one.
 //!
-//! One stream counts at a time. A newer one of the same edge takes its place; one of another edge is refused while
-//! the first is in contact, so that two edges of a cluster never overwrite each other's objects. Without a stream the
-//! objects stay as they were.
+//! One stream counts at a time. A newer one of the same process takes its place; one of another process is refused while
+//! the first is in contact, so that two replicas of an edge never overwrite each other's objects, or replace each other
+//! for ever. Without a stream the objects stay as they were.
 
 mod guards;
 mod stats;
@@ -59,6 +59,8 @@ pub type Messages = Pin<Box<dyn Stream<Item = Result<v1::EdgeMessage, Status>> +
 pub struct EdgeStream {
     /// Name of the edge.
     pub edge: Arc<str>,
+    /// The number of its process.
+    pub instance: u64,
     /// Version of its program.
     pub version: String,
     /// What it says after its Hello.
@@ -151,13 +153,7 @@ impl Receiver {
     /// Begins a stream, or refuses it.
     fn begin(&mut self, stream: EdgeStream) {
         let EdgeStream { edge, version, .. } = &stream;
-        if let Some(Current {
-            stream: current, ..
-        }) = self
-            .current
-            .as_ref()
-            .filter(|one| one.stream.edge != *edge && one.heard.elapsed() < SILENT)
-        {
+        if let Some(current) = self.rival(&stream) {
             let why = format!("edge {:?} sends the objects of this cluster", current.edge);
             self.stats.count_end("other_edge");
             // The channel of a new stream has room.
@@ -179,6 +175,14 @@ impl Receiver {
             heard: Instant::now(),
         });
         self.answer(Answer::Welcome(welcome));
+    }
+
+    /// The current stream, if it is of another process that is in contact.
+    fn rival(&self, stream: &EdgeStream) -> Option<&EdgeStream> {
+        let current = self.current.as_ref()?;
+        let is_rival =
+            current.stream.instance != stream.instance && current.heard.elapsed() < SILENT;
+        is_rival.then_some(&current.stream)
     }
 
     /// Takes a message of the current stream, or its end.

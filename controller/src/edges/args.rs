@@ -35,8 +35,8 @@ pub(crate) struct EdgeArgs {
     )]
     federation_upstream: Vec<String>,
 
-    /// Name of this edge controller, as in its certificate. One edge of a cluster at a time sends objects; another
-    /// one takes its place when it is silent. Default: the host's name.
+    /// Name of this edge controller, as in its certificate. Replicas may have the same one. One of a cluster at a time
+    /// sends objects; another one takes its place when it is silent. Default: the host's name.
     #[arg(long, env = "PORTOLAN_EDGE_NAME", value_name = "NAME")]
     edge_name: Option<String>,
 

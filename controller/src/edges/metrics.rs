@@ -33,6 +33,11 @@ impl UplinkStats {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
+    #[cfg(test)]
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
     pub(super) fn too_large(&self) {
         self.too_large.fetch_add(1, Ordering::Relaxed);
     }

@@ -8,8 +8,11 @@ mod metrics;
 mod objects;
 mod seats;
 mod service;
+#[cfg(test)]
+mod tests;
 mod uplink;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +69,7 @@ pub(crate) fn start_uplink(
     let uplink = Uplink {
         cluster: args.cluster.clone(),
         name: flags.name(),
+        instance: RandomState::new().hash_one(()),
         security,
         objects,
         silence: Arc::new(silence),

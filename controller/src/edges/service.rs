@@ -54,6 +54,7 @@ impl Federation for EdgeService {
         let (sender, answers) = mpsc::channel(ANSWERS);
         let stream = EdgeStream {
             edge: hello.name.into(),
+            instance: hello.instance,
             version: hello.edge_version,
             messages: Box::pin(messages),
             answers: sender,

@@ -48,6 +48,8 @@ pub(super) type Silence = Arc<dyn Fn() -> Option<Duration> + Send + Sync>;
 pub(super) struct Uplink {
     pub(super) cluster: String,
     pub(super) name: String,
+    /// A random number of this process.
+    pub(super) instance: u64,
     pub(super) security: Security,
     pub(super) objects: Arc<Objects>,
     pub(super) silence: Silence,
@@ -139,6 +141,7 @@ impl Uplink {
             cluster: self.cluster.clone(),
             name: self.name.clone(),
             edge_version: env!("CARGO_PKG_VERSION").to_owned(),
+            instance: self.instance,
         });
         // The channel is empty, and its other end is here.
         let _ = messages.try_send(message(hello));

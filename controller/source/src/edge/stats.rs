@@ -44,7 +44,8 @@ impl Stats {
         *self.edge.lock().unwrap_or_else(PoisonError::into_inner) = edge.cloned();
     }
 
-    pub(super) fn count_end(&self, reason: &'static str) {
+    /// Counts the end of a stream.
+    pub fn count_end(&self, reason: &'static str) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         *ended.entry(reason).or_default() += 1;
     }

@@ -70,11 +70,18 @@ impl Centre {
         }
     }
 
+    /// Connects as the only process of an edge.
     async fn connect(&self, edge: &str) -> Edge {
+        let instance = edge.bytes().map(u64::from).sum();
+        self.connect_as(edge, instance).await
+    }
+
+    async fn connect_as(&self, edge: &str, instance: u64) -> Edge {
         let (messages, receiver) = mpsc::channel(64);
         let (sender, answers) = mpsc::channel(4);
         let stream = EdgeStream {
             edge: edge.into(),
+            instance,
             version: "1".to_owned(),
             messages: Box::pin(ReceiverStream::new(receiver)),
             answers: sender,
@@ -205,8 +212,11 @@ async fn another_edge_takes_over_when_the_first_is_silent() {
     let refused = centre.connect("two").await.answer().await.unwrap_err();
     assert_eq!(refused.code(), Code::AlreadyExists);
     assert!(refused.message().contains("\"one\""), "{refused}");
+    // Another process with the same name, as of two replicas with one certificate.
+    let refused = centre.connect_as("one", 1).await.answer().await;
+    assert_eq!(refused.unwrap_err().code(), Code::AlreadyExists);
 
-    // A newer stream of the same edge: the older one may hang.
+    // A newer stream of the same process: the older one may hang.
     let mut again = centre.connect("one").await;
     again.welcome(&mut objects).await;
     assert_eq!(first.answer().await.unwrap_err().code(), Code::Aborted);
@@ -229,7 +239,7 @@ async fn another_edge_takes_over_when_the_first_is_silent() {
     second.send(&mut other).await.unwrap();
     assert!(centre.changes().await.0.contains(&put(namespace("blog"))));
     let ended = centre.stats.ended();
-    assert_eq!((ended["other_edge"], ended["replaced"]), (2, 2));
+    assert_eq!((ended["other_edge"], ended["replaced"]), (3, 2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Tests of an edge's streams to the service of replicas, over real connections.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey};
+use portolan_listener::Limits;
+use portolan_serve::{Registry as Sessions, ServeConfig, ServedClusters, TablesServer};
+use portolan_source::deletions::GuardConfig;
+use portolan_source::{Sink, edge};
+use portolan_subscription::Security;
+use portolan_tablelog::{Publisher, Retention};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A namespace with a name of 200 bytes.
+fn namespace(number: usize) -> Object {
+    Object::Namespace(ObjectKey {
+        cluster: "eu".into(),
+        namespace: "".into(),
+        name: format!("{number:0>200}").into(),
+    })
+}
+
+fn put(numbers: std::ops::Range<usize>) -> Event {
+    let put = |number| ObjectChange::Put {
+        object: namespace(number),
+        problems: Vec::new(),
+    };
+    Event::Changes(numbers.map(put).collect())
+}
+
+/// A replica of the centre, which has cluster `eu`.
+struct Replica {
+    address: SocketAddr,
+    events: mpsc::Receiver<Event>,
+    stats: Arc<edge::Stats>,
+    token: CancellationToken,
+    serving: JoinHandle<()>,
+    objects: BTreeSet<Arc<str>>,
+    /// Changes that came.
+    changes: usize,
+    _publisher: Publisher,
+}
+
+impl Replica {
+    async fn start(address: &str) -> Self {
+        let (publisher, tables) = Publisher::new(Retention::default());
+        let config = ServeConfig {
+            clusters: ServedClusters::new(["eu".into()]),
+            ..ServeConfig::default()
+        };
+        let (token, seats) = (CancellationToken::new(), EdgeSeats::default());
+        let server =
+            TablesServer::new(tables, Arc::new(Sessions::default()), config, token.clone());
+        let server = server.with_service(federation(seats.clone()));
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let streams = seats.open(&"eu".into());
+        let (sink, events) = Sink::channel(4);
+        let stats = Arc::new(edge::Stats::default());
+        let options = edge::Options {
+            guard: GuardConfig::default(),
+            holds: Arc::default(),
+            stats: Arc::clone(&stats),
+        };
+        let receive = edge::receive("eu".into(), streams, sink, options, token.clone());
+        tokio::spawn(receive);
+        let serving = tokio::spawn(async move {
+            let _ = server.serve(listener, None, Limits::default()).await;
+        });
+        Self {
+            address,
+            events,
+            stats,
+            token,
+            serving,
+            objects: BTreeSet::new(),
+            changes: 0,
+            _publisher: publisher,
+        }
+    }
+
+    /// Returns when the replica has so many objects.
+    async fn until(&mut self, count: usize) {
+        while self.objects.len() != count {
+            let event = timeout(PATIENCE, self.events.recv()).await.unwrap();
+            let Event::Changes(changes) = event.unwrap() else {
+                continue;
+            };
+            for change in changes {
+                self.changes += 1;
+                match change {
+                    ObjectChange::Put { object, .. } => {
+                        _ = self.objects.insert(object.reference().key.name)
+                    }
+                    ObjectChange::Delete(object) => _ = self.objects.remove(&object.key.name),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Ends all streams, and frees the port.
+    async fn stop(self) -> SocketAddr {
+        self.token.cancel();
+        timeout(PATIENCE, self.serving).await.unwrap().unwrap();
+        self.address
+    }
+}
+
+/// An edge of cluster `eu`.
+struct Edge {
+    events: mpsc::Sender<Event>,
+    stats: Arc<UplinkStats>,
+    _uplink: JoinHandle<()>,
+    /// Events on their way to the writer.
+    _passed: JoinHandle<()>,
+}
+
+impl Edge {
+    fn start(replicas: &[&Replica]) -> Self {
+        let stats = Arc::new(UplinkStats::default());
+        let objects = Objects::new(Arc::clone(&stats));
+        let (events, receiver) = mpsc::channel(4);
+        let (reader, mut passed) = mpsc::channel(4);
+        tokio::spawn(Arc::clone(&objects).tee(receiver, reader));
+        let uplink = Uplink {
+            cluster: "eu".to_owned(),
+            name: "one".to_owned(),
+            instance: 7,
+            security: Security::Plaintext,
+            objects,
+            silence: Arc::new(|| Some(Duration::from_millis(1))),
+            stats: Arc::clone(&stats),
+        };
+        let upstreams = replicas.iter().map(|replica| {
+            let address = format!("http://{}", replica.address);
+            address.parse().unwrap()
+        });
+        Self {
+            events,
+            stats,
+            _uplink: tokio::spawn(uplink.run(upstreams.collect())),
+            _passed: tokio::spawn(async move { while passed.recv().await.is_some() {} }),
+        }
+    }
+
+    async fn send(&self, event: Event) {
+        self.events.send(event).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn every_replica_gets_all_objects_and_their_changes() {
+    let mut replicas = [
+        Replica::start("127.0.0.1:0").await,
+        Replica::start("127.0.0.1:0").await,
+    ];
+    let edge = Edge::start(&[&replicas[0], &replicas[1]]);
+    // More than one message.
+    edge.send(put(0..3_000)).await;
+    edge.send(Event::Synced).await;
+    for replica in &mut replicas {
+        replica.until(3_000).await;
+    }
+    edge.send(put(3_000..3_001)).await;
+    for replica in &mut replicas {
+        let before = replica.changes;
+        replica.until(3_001).await;
+        // The seven kinds of the listing are swept once.
+        assert!(replica.changes <= before + 8, "{} changes", replica.changes);
+        assert_eq!(replica.stats.edge().as_deref(), Some("one"));
+        assert!(replica.stats.contact.silence().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_returns_is_sent_the_objects_again() {
+    let mut replica = Replica::start("127.0.0.1:0").await;
+    let edge = Edge::start(&[&replica]);
+    edge.send(put(0..10)).await;
+    edge.send(Event::Synced).await;
+    replica.until(10).await;
+    let address = replica.stop().await;
+    let gone = ObjectChange::Delete(namespace(0).reference());
+    edge.send(Event::Changes(vec![gone])).await;
+    let mut replica = Replica::start(&address.to_string()).await;
+    replica.until(9).await;
+    assert!(!replica.objects.contains(&namespace(0).reference().key.name));
+    assert!(edge.stats.failures() > 0);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_before_the_source_has_synced() {
+    let replica = Replica::start("127.0.0.1:0").await;
+    let edge = Edge::start(&[&replica]);
+    edge.send(put(0..1)).await;
+    edge.send(Event::Changes(vec![ObjectChange::Retain {
+        kind: Kind::Namespace,
+        cluster: "eu".into(),
+        keep: BTreeSet::from([namespace(0).reference().key]),
+    }]))
+    .await;
+    // The queue is empty: the events have been taken in.
+    while edge.events.capacity() < 4 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(replica.stats.edge(), None);
+    edge.send(Event::Synced).await;
+    timeout(PATIENCE, async {
+        while replica.stats.edge().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+}
