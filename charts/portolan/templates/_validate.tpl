@@ -3,6 +3,7 @@ are in values.schema.json. */}}
 {{- define "portolan.validate" -}}
 {{- include "portolan.validate.mode" . -}}
 {{- include "portolan.validate.controller" . -}}
+{{- include "portolan.validate.federation" . -}}
 {{- include "portolan.validate.agent" . -}}
 {{- include "portolan.validate.tls" . -}}
 {{- include "portolan.validate.dns" . -}}
@@ -64,6 +65,22 @@ are in values.schema.json. */}}
 {{- end -}}
 {{- if and (eq $v.tls.mode "certManager") (not $v.tls.extraServerNames) -}}
 {{- fail "tls.extraServerNames is empty: agents of another cluster need a public name of the controllers" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An edge of several clusters. */}}
+{{- define "portolan.validate.federation" -}}
+{{- $v := .Values -}}
+{{- if $v.federation.upstreams -}}
+{{- if not $v.clusterName -}}
+{{- fail "clusterName is empty: federation.upstreams needs the name of the Cluster object at the centre" -}}
+{{- end -}}
+{{- if not $v.federation.tlsSecret -}}
+{{- fail "federation.tlsSecret is empty: federation.upstreams needs a certificate for the centre" -}}
+{{- end -}}
+{{- if not (eq (include "portolan.hasController" .) "true") -}}
+{{- fail "federation.upstreams is set without controllers: they send the objects of the cluster" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -42,9 +42,12 @@ pub enum PartitionError {
     /// The objects are not those that the edge has.
     #[error("commit.hash: not that of the objects; all of them are asked for")]
     Mismatch,
-    /// The first transition of a stream is no listing.
-    #[error("commit.listing: the first transition of a stream must be a listing")]
-    NoListing,
+    /// A bucket that there is not.
+    #[error("objects.replace_buckets: {0} is out of range")]
+    Bucket(u32),
+    /// The first transition of a stream is no listing, or a later one is.
+    #[error("commit.listing: the first transition of a stream must be a listing, and no other one")]
+    Listing,
 }
 
 impl PartitionError {
@@ -55,7 +58,8 @@ impl PartitionError {
             Self::Object(_) => "object",
             Self::TooMany { .. } => "quota",
             Self::Mismatch => "mismatch",
-            Self::NoListing => "no_listing",
+            Self::Bucket(_) => "bucket",
+            Self::Listing => "listing",
         }
     }
 }
@@ -151,7 +155,12 @@ impl Partition {
             self.staged.bytes += id.encoded_len();
             self.staged.objects.insert(id, None);
         }
-        self.staged.replaced.extend(part.replace_buckets);
+        for bucket in part.replace_buckets {
+            if bucket >= BUCKETS {
+                return Err(PartitionError::Bucket(bucket));
+            }
+            self.staged.replaced.insert(bucket);
+        }
         let staged = self.staged.objects.len();
         bound("objects", staged, self.limits.objects)?;
         bound(
@@ -176,8 +185,8 @@ impl Partition {
     /// If that is not what the edge has, or too much. The stream is to be ended; nothing has changed but that after
     /// a mismatch the next stream brings everything.
     pub fn commit(&mut self, commit: &v1::EdgeCommit) -> Result<Received, PartitionError> {
-        if !self.is_listed && !commit.listing {
-            return Err(PartitionError::NoListing);
+        if self.is_listed == commit.listing {
+            return Err(PartitionError::Listing);
         }
         let mut staged = std::mem::take(&mut self.staged);
         let buckets = &staged.replaced;

@@ -291,7 +291,15 @@ fn a_stream_begins_with_a_listing_and_objects_have_ids() {
     centre.begin();
     centre.stage(part(&transition)).unwrap();
     let error = centre.commit(&transition.commit).unwrap_err();
-    assert_eq!(error, PartitionError::NoListing);
+    assert_eq!(error, PartitionError::Listing);
+    // A listing costs as much as all objects, so that a stream has one.
+    edge_lists_twice();
+    let beyond = v1::EdgeObjects {
+        replace_buckets: vec![1_024],
+        ..v1::EdgeObjects::default()
+    };
+    let error = centre.stage(beyond).unwrap_err();
+    assert_eq!(error, PartitionError::Bucket(1_024));
     let nameless = v1::ClusterObject::default().encode_to_vec();
     let part = v1::EdgeObjects {
         put: vec![nameless.into()],
@@ -301,6 +309,17 @@ fn a_stream_begins_with_a_listing_and_objects_have_ids() {
     for bad in [0, 12, 24] {
         assert!(outbox.begin(&vec![0; bad]).is_err(), "{bad}");
     }
+}
+
+fn edge_lists_twice() {
+    let (mut outbox, mut centre) = connected([slice("web-1", 1)]);
+    outbox.apply(&put(slice("web-2", 1)));
+    let mut second = outbox.take().unwrap();
+    second.commit.listing = true;
+    centre.stage(part(&second)).unwrap();
+    let error = centre.commit(&second.commit).unwrap_err();
+    assert_eq!(error, PartitionError::Listing);
+    assert_eq!(names(&centre), ["eu/shop/web-1"]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use portolan_edge::wire::WireError;
 use portolan_edge::{Limits, Partition, PartitionError, Received};
 use portolan_proto::{VERSION, v1};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tracing::{info, warn};
@@ -41,6 +42,15 @@ const BATCH: usize = 500;
 /// An edge that has said nothing for this long may be replaced by another one. Three times the period of its
 /// `EdgeAlive`.
 const SILENT: Duration = Duration::from_secs(30);
+
+/// The shortest time between two transitions of a cluster, so that one that changes all the time costs the others
+/// little. An edge has more changes in the next transition meanwhile.
+const PACE: Duration = Duration::from_millis(50);
+
+/// The most streams that a cluster may begin within [`STREAMS_WITHIN`]: each costs a comparison of all objects.
+const STREAMS: usize = 30;
+/// See [`STREAMS`].
+const STREAMS_WITHIN: Duration = Duration::from_secs(30);
 
 /// The kinds of `source_versions`, in order.
 const VERSIONED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::Node];
@@ -105,6 +115,8 @@ pub async fn receive(
         stats: options.stats,
         current: None,
         is_synced: false,
+        next: Instant::now(),
+        begun: VecDeque::new(),
     };
     // Ends early only with the sink's reader, whose owner deals with its end.
     let _ = token.run_until_cancelled(receiver.run(streams)).await;
@@ -118,6 +130,10 @@ struct Receiver {
     stats: Arc<Stats>,
     current: Option<Current>,
     is_synced: bool,
+    /// When the next message is taken.
+    next: Instant,
+    /// When the last streams began, oldest first.
+    begun: VecDeque<Instant>,
 }
 
 /// The stream that counts.
@@ -128,10 +144,19 @@ struct Current {
 }
 
 impl Current {
-    async fn next(current: &mut Option<Self>) -> Option<Result<v1::EdgeMessage, Status>> {
-        match current {
-            Some(current) => current.stream.messages.next().await,
-            None => pending().await,
+    /// The next message, not before a time. May be dropped while it waits.
+    async fn next(
+        current: &mut Option<Self>,
+        at: Instant,
+    ) -> Option<Result<v1::EdgeMessage, Status>> {
+        let Some(current) = current else {
+            return pending().await;
+        };
+        sleep_until(at).await;
+        tokio::select! {
+            message = current.stream.messages.next() => message,
+            // The credential has ended, or the connection.
+            () = current.stream.answers.closed() => None,
         }
     }
 }
@@ -141,7 +166,7 @@ impl Receiver {
         loop {
             tokio::select! {
                 Some(stream) = streams.recv() => self.begin(stream),
-                message = Current::next(&mut self.current) => self.message(message).await?,
+                message = Current::next(&mut self.current, self.next) => self.message(message).await?,
                 () = self.guards.wait() => {
                     let changes = self.guards.look();
                     self.send(changes).await?;
@@ -160,6 +185,12 @@ impl Receiver {
             let _ = stream.answers.try_send(Err(Status::already_exists(why)));
             return;
         }
+        if !self.may_begin() {
+            self.stats.count_end("rate");
+            let status = Status::resource_exhausted("the streams of this cluster begin too often");
+            let _ = stream.answers.try_send(Err(status));
+            return;
+        }
         self.end(
             "replaced",
             Status::aborted("a newer stream of the cluster has begun"),
@@ -175,6 +206,17 @@ impl Receiver {
             heard: Instant::now(),
         });
         self.answer(Answer::Welcome(welcome));
+    }
+
+    /// Whether one more stream may begin now. Notes that it does.
+    fn may_begin(&mut self) -> bool {
+        let now = Instant::now();
+        self.begun.retain(|at| now - *at < STREAMS_WITHIN);
+        let may_begin = self.begun.len() < STREAMS;
+        if may_begin {
+            self.begun.push_back(now);
+        }
+        may_begin
     }
 
     /// The current stream, if it is of another process that is in contact.
@@ -197,7 +239,7 @@ impl Receiver {
                 return Ok(());
             }
             None => {
-                self.ended("closed", "closed by the edge");
+                self.ended("closed", "closed by the edge, or its credential has ended");
                 return Ok(());
             }
         };
@@ -213,6 +255,7 @@ impl Receiver {
             Some(Message::Commit(commit)) => match self.partition.commit(&commit) {
                 Ok(received) => {
                     self.take(received).await?;
+                    self.next = Instant::now() + PACE;
                     let number = commit.number;
                     self.answer(Answer::Accepted(v1::CentreAccepted { number }));
                 }
@@ -291,7 +334,7 @@ impl Receiver {
         let status = match error {
             PartitionError::TooMany { .. } => Status::resource_exhausted(error.to_string()),
             PartitionError::Mismatch => Status::data_loss(error.to_string()),
-            PartitionError::Object(_) | PartitionError::NoListing => {
+            PartitionError::Object(_) | PartitionError::Bucket(_) | PartitionError::Listing => {
                 Status::invalid_argument(error.to_string())
             }
         };

@@ -81,8 +81,8 @@ impl Edges {
         )?;
         scrape.counters(
             "cluster_edge_ends",
-            "Streams of edge controllers that ended or were refused: answers, broken, closed, mismatch, no_listing, \
-             object, other_edge, protocol, quota or replaced",
+            "Streams of edge controllers that ended or were refused: answers, broken, bucket, closed, listing, \
+             mismatch, object, other_edge, protocol, quota, rate or replaced",
             self.ended,
         )
     }

@@ -28,6 +28,14 @@
   (list "context" $v.apiServer.context)
 ) }}
 {{- end }}
+{{- if $v.federation.upstreams }}
+{{- include "portolan.args" (list
+  (list "federation-upstream" $v.federation.upstreams)
+  (list "edge-name" $v.federation.edgeName)
+  (list "federation-tls-dir" "/etc/portolan/federation")
+  (list "federation-tls-server-name" $v.federation.serverName)
+) }}
+{{- end }}
 {{- include "portolan.controller.tlsArgs" . }}
 {{- if $v.dns.zones }}
 {{- include "portolan.controller.dnsArgs" . }}
@@ -157,6 +165,11 @@ jwks: {path: /etc/portolan/jwks, source: {secret: {secretName: {{ $v.tokens.jwks
 {{- end }}
 {{- if $v.apiServer.kubeconfigSecret }}
 kubeconfig: {path: /etc/portolan/kubeconfig, source: {secret: {secretName: {{ $v.apiServer.kubeconfigSecret | quote }}}}}
+{{- end }}
+{{- if $v.federation.upstreams }}
+federation:
+  path: /etc/portolan/federation
+  source: {secret: {secretName: {{ $v.federation.tlsSecret | quote }}}}
 {{- end }}
 {{- if $v.dns.zoneFiles.enabled }}
 zones:

@@ -330,3 +330,30 @@ async fn an_object_that_breaks_a_rule_is_named_in_listings_too() {
         assert!(kept, "its last version stays");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_changes_all_the_time_is_taken_in_at_a_pace() {
+    let (centre, mut objects) = (Centre::new(), outbox([namespace("shop")]));
+    let mut edge = centre.connect("one").await;
+    edge.welcome(&mut objects).await;
+    let start = Instant::now();
+    for number in 0..20 {
+        objects
+            .apply(&put(namespace(&format!("n-{number}"))))
+            .unwrap();
+        edge.send(&mut objects).await.unwrap();
+    }
+    assert!(start.elapsed() >= PACE * 19, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_that_begin_too_often_are_refused() {
+    let (centre, mut objects) = (Centre::new(), outbox([]));
+    for _ in 0..STREAMS {
+        centre.connect("one").await.welcome(&mut objects).await;
+    }
+    let refused = centre.connect("one").await.answer().await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    tokio::time::advance(STREAMS_WITHIN).await;
+    centre.connect("one").await.welcome(&mut objects).await;
+}

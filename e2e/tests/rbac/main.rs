@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod edge;
+
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use std::time::Duration;
 
 use portolan_e2e::cluster::http_get_from;
 use portolan_e2e::lane;
+use portolan_e2e::objects::merge;
 use portolan_e2e::ports;
 use portolan_e2e::programs::program;
 use portolan_e2e::servers::Servers;
@@ -38,6 +41,8 @@ struct World {
     dir: TempDir,
     agents: SocketAddr,
     admin: SocketAddr,
+    /// Values of the chart beside those of all tests.
+    values: Value,
 }
 
 /// A program, which ends when it is dropped: asked to, so that it gives its leases back.
@@ -63,7 +68,7 @@ struct Permission {
 }
 
 impl World {
-    fn start_or_skip(test: &str) -> Option<Self> {
+    fn start_or_skip(test: &str, values: Value) -> Option<Self> {
         let dir = TempDir::new().unwrap();
         let servers = Servers::start_for_workloads_or_skip(test, dir.path(), &[USER])?;
         let tools = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/build");
@@ -82,6 +87,7 @@ impl World {
             dir,
             agents: local(agents),
             admin: local(admin),
+            values,
         };
         world.install();
         Some(world)
@@ -122,7 +128,7 @@ impl World {
     /// Objects as the chart renders them.
     fn template(&self, templates: &[&str]) -> String {
         let values = self.dir.path().join("values.json");
-        let all = json!({
+        let mut all = json!({
             "image": { "registry": "localhost" },
             "agent": { "kernel": { "clusterCIDRs": ["10.244.0.0/16"] } },
             "apiServer": { "host": "127.0.0.1", "port": 6443 },
@@ -130,6 +136,7 @@ impl World {
             "dns": { "zones": ["cluster.local"], "pods": "verified" },
             "tokens": { "issuer": "https://kubernetes.default.svc", "review": { "enabled": true, "period": "1s" } },
         });
+        merge(&mut all, self.values.clone());
         fs::write(&values, all.to_string()).unwrap();
         let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/portolan");
         let mut command = Command::new(&self.helm);
@@ -192,6 +199,11 @@ impl World {
 
     /// Makes the controllers' state what the chart makes it, and starts a controller as the chart does.
     fn controller(&self) -> Running {
+        self.controller_with(&[])
+    }
+
+    /// The same with more arguments.
+    fn controller_with(&self, more: &[&str]) -> Running {
         let mut secret = self.get("secret", "portolan-tls");
         secret.as_object_mut().unwrap().remove("data");
         self.replace(&secret);
@@ -210,6 +222,7 @@ impl World {
             "--admin-listen=",
             "--debug-listen=",
             "--dns-bind-address=",
+            "--federation-tls-dir=",
         ];
         let is_of_pod = |arg: &&str| of_pod.iter().any(|flag| arg.starts_with(flag));
         let log = self.dir.path().join("controller.log");
@@ -225,6 +238,7 @@ impl World {
                 "--kubeconfig",
             ])
             .arg(self.dir.path().join(format!("{USER}.kubeconfig")))
+            .args(more)
             .env("HOSTNAME", "controller-0")
             .env("POD_NAMESPACE", NAMESPACE)
             .stdout(Stdio::null())
@@ -377,7 +391,7 @@ fn role_name(kind: &str) -> String {
 #[test]
 fn each_permission_of_a_controller_is_needed_and_no_other() {
     const NAME: &str = "each_permission_of_a_controller_is_needed_and_no_other";
-    let Some(world) = World::start_or_skip(NAME) else {
+    let Some(world) = World::start_or_skip(NAME, json!({})) else {
         return;
     };
     world.put_service("rr");
