@@ -74,6 +74,8 @@ pub(crate) struct Supervisor {
     secrets: Secrets,
     /// The clusters that edge controllers send.
     seats: EdgeSeats,
+    /// Whether states of clusters outlive a restart.
+    keeps_states: bool,
 }
 
 /// The source of one cluster. It stops when this is dropped.
@@ -149,12 +151,14 @@ impl Supervisor {
             members,
             secrets: Secrets::default(),
             seats: EdgeSeats::default(),
+            keeps_states: true,
         }
     }
 
-    /// Takes clusters from edge controllers.
-    pub(crate) fn with_edges(mut self, seats: EdgeSeats) -> Self {
+    /// Takes clusters from edge controllers. `keeps_states` says whether states of clusters outlive a restart.
+    pub(crate) fn with_edges(mut self, seats: EdgeSeats, keeps_states: bool) -> Self {
         self.seats = seats;
+        self.keeps_states = keeps_states;
         self
     }
 

@@ -30,6 +30,11 @@ impl EdgeSeats {
         self.lock().remove(cluster);
     }
 
+    #[cfg(test)]
+    pub(crate) fn has(&self, cluster: &str) -> bool {
+        self.lock().contains_key(cluster)
+    }
+
     /// Passes a stream on.
     ///
     /// # Errors

@@ -47,7 +47,8 @@ impl Publishing {
             }));
             let members = mcs.unwrap_or_else(Mcs::alone).members();
             let supervisor = supervisor(args, changes, (sources, states), members, stats);
-            let supervisor = supervisor.with_edges(self.edges.clone());
+            let supervisor =
+                supervisor.with_edges(self.edges.clone(), args.clusters.state_dir.is_some());
             vital.spawn("clusters", supervisor.run(vital.ending.clone()));
             return Ok(inbox);
         };

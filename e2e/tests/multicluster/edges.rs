@@ -23,7 +23,14 @@ fn clusters_behind_edges_are_shared_and_a_restart_of_either_side_changes_nothing
         return;
     }
     let mut world = World::with_edges([2, 2, 2], shares(), json!({"staleTTL": "1h"}));
-    world.wait_for_shares([700, 200, 100]);
+    let state = world.files.path().join("state");
+    let flag = format!("--state-dir={}", state.display());
+    let restart = |world: &mut World| {
+        world.cluster.controller().unwrap().kill9().unwrap();
+        world.cluster.start_controller_with(&[&flag]).unwrap();
+        world.wait_for_shares([700, 200, 100]);
+    };
+    restart(&mut world);
     let all: Vec<_> = world
         .pods
         .iter()
@@ -64,9 +71,13 @@ fn clusters_behind_edges_are_shared_and_a_restart_of_either_side_changes_nothing
         let edge = world.edge(number);
         edge.wait_for_log("sending the objects", PATIENT).unwrap();
     }
-    world.cluster.controller().unwrap().kill9().unwrap();
-    world.cluster.start_controller().unwrap();
-    world.wait_for_shares([700, 200, 100]);
+    // Without what it keeps, the centre would serve eu-1 before the edges have dialled.
+    wait_for("the contact to be kept", PATIENT, || {
+        let text = std::fs::read_to_string(state.join("clusters.yaml")).ok()?;
+        (text.matches("phase: Ready").count() == 3).then_some(())
+    })
+    .unwrap();
+    restart(&mut world);
     assert_eq!(kernels(&world), kernel);
     let report = load.stop();
     assert_eq!(report.failures.len(), 0, "{:?}", report.failures);

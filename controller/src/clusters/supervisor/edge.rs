@@ -46,9 +46,14 @@ impl Supervisor {
         let Some(SourceContact::Edge(stats)) = sources.get(cluster) else {
             return None;
         };
-        let is_absent = stats.edge().is_none();
-        is_absent.then(|| {
-            format!("Cluster {cluster}: spec.access.edge: no edge controller is connected")
-        })
+        let problem = if stats.edge().is_none() {
+            "no edge controller is connected"
+        } else if !self.keeps_states {
+            "without --state-dir a restart of this controller takes the cluster's endpoints from the others until its \
+             edge has dialled again"
+        } else {
+            return None;
+        };
+        Some(format!("Cluster {cluster}: spec.access.edge: {problem}"))
     }
 }

@@ -19,6 +19,7 @@ struct Rig {
     changes: mpsc::Receiver<ClusterChange>,
     sources: ClusterSources,
     states: ClusterStates,
+    seats: EdgeSeats,
     _stop: DropGuard,
 }
 
@@ -56,13 +57,16 @@ impl Rig {
             states.clone(),
             crate::mcs::Mcs::alone().members(),
         );
+        let seats = EdgeSeats::default();
         let supervisor = Supervisor { read, ..supervisor }.at_home(home);
+        let supervisor = supervisor.with_edges(seats.clone(), false);
         tokio::spawn(supervisor.run(token.clone()));
         Self {
             dir,
             changes,
             sources,
             states,
+            seats,
             _stop: token.drop_guard(),
         }
     }
@@ -167,10 +171,10 @@ async fn an_access_that_cannot_be_used_is_named_and_the_source_goes_on() {
     let mut rig = Rig::new(&["eu-1"]);
     let (_, mut events) = rig.joined().await;
     synced(&mut events).await;
-    rig.write(&cluster("eu-1", "{edge: {}}", 0));
+    rig.write(&cluster("eu-1", "{local: {}}", 0));
     let problems = rig.problems().await;
     assert!(
-        problems[0].contains("Cluster eu-1: spec.access.edge"),
+        problems[0].contains("Cluster eu-1: spec.access.local"),
         "{problems:?}"
     );
     rig.replace("eu-1.yaml", "# none\n");
@@ -270,4 +274,32 @@ async fn a_kubeconfig_is_read_from_a_secret_and_what_is_wrong_with_it_is_named()
     tokio::time::sleep(Duration::from_secs(60)).await;
     let read = api.requests().len();
     assert!((1..=3).contains(&read), "{read} readings in a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_may_change_from_files_to_an_edge_and_back() {
+    let mut rig = Rig::new(&["eu-1"]);
+    let (_, mut of_files) = rig.joined().await;
+    assert_eq!(synced(&mut of_files).await, 2);
+    assert!(!rig.seats.has("eu-1"));
+
+    rig.write(&cluster("eu-1", "{edge: {}}", 1));
+    let (name, of_edge) = rig.joined().await;
+    assert_eq!(&*name, "eu-1");
+    let absent = "Cluster eu-1: spec.access.edge: no edge controller is connected";
+    assert_eq!(rig.problems().await, [absent]);
+    assert!(rig.seats.has("eu-1") && of_edge.is_empty());
+    assert!(
+        of_files.recv().await.is_none(),
+        "the files are read no more"
+    );
+    let contact = rig.sources.lock().unwrap()["eu-1"].clone();
+    assert!(matches!(contact, SourceContact::Edge(_)));
+    assert_eq!(contact.silence(), None, "nothing was heard yet");
+
+    let clusters = policy_of(rig.dir.path(), &["eu-1"]);
+    rig.write(&clusters);
+    let (_, mut of_files) = rig.joined().await;
+    assert_eq!(synced(&mut of_files).await, 2);
+    assert!(!rig.seats.has("eu-1"), "edges are refused again");
 }
