@@ -78,7 +78,7 @@ impl Federation {
         let imports = self.plan.imports.get(cluster).into_iter().flatten();
         let imports = imports.filter(|(_, here)| is_asked(here.import.kind));
         let of_import = imports.flat_map(|(name, here)| {
-            let sources = self.exported_endpoints(catalog, here);
+            let sources = self.exported_endpoints(catalog, cluster, here);
             sources.map(|(id, endpoints)| slices(name, &id, &endpoints))
         });
         of_import.flatten().collect()

@@ -2,7 +2,7 @@
 
 //! What another policy would change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_catalog::Catalog;
@@ -55,6 +55,9 @@ impl Federation {
         };
         other.set_policies(objects);
         other.plan = imports(&other.world(catalog));
+        other.ports.clone_from(&self.ports);
+        other.renew_gateways(catalog, &BTreeSet::new());
+        other.try_ports(catalog);
         let worlds = (self.world(catalog), other.world(catalog));
         let mut keys = self.keys();
         keys.extend(other.keys());
