@@ -25,7 +25,8 @@ pub use delta::TableDelta;
 pub use explain::{Explained, Explanation, Inquiry, NoAnswer};
 pub use federation::{
     ClusterState, GatewayPorts, Kept, NamedEndpoint, NamedImport, PlannedImport, PlannedShares,
-    ShownCluster, ShownExport, ShownImport, ShownPort, Wanted, import_key, import_name,
+    ShownCluster, ShownExport, ShownGateway, ShownImport, ShownPort, Wanted, import_key,
+    import_name,
 };
 pub use pipeline::{Audit, Pipeline};
 pub use project::{Projection, project};

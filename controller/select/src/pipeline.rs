@@ -367,6 +367,12 @@ impl Pipeline {
         ports.map(|(projection, _)| projection).collect()
     }
 
+    /// The range of ports of the gateways of a cluster.
+    #[cfg(test)]
+    pub(crate) fn gateway_range(&self, cluster: &str) -> Option<portolan_policy::PortRange> {
+        self.federation.gateway_range(cluster)
+    }
+
     /// The objects.
     #[must_use]
     pub fn catalog(&self) -> &Catalog {

@@ -18,7 +18,7 @@ use portolan_federate::Moment;
 use portolan_federate::gateway::{Gateways, Host, Path, PortClaim, PortName, Ports, path};
 use portolan_federate::imports::ImportName;
 use portolan_model::{Families, Family};
-use portolan_policy::Cluster;
+use portolan_policy::{Cluster, PortRange};
 
 use super::export::{ENDPOINTS, admitted};
 use super::{Federation, imported, is_imported, service_key};
@@ -65,8 +65,13 @@ pub(super) fn port_name(
 
 impl Federation {
     fn has_gateways(&self, cluster: &str) -> bool {
-        let cluster = self.objects.clusters.get(cluster);
-        cluster.is_some_and(|cluster| cluster.network.gateway.is_some())
+        self.gateway_range(cluster).is_some()
+    }
+
+    /// The range of ports of the gateways of a cluster.
+    pub(crate) fn gateway_range(&self, cluster: &str) -> Option<PortRange> {
+        let gateway = &self.objects.clusters.get(cluster)?.network.gateway;
+        gateway.as_ref().map(|gateway| gateway.ports)
     }
 
     /// The key of an exported Service at gateways, if its cluster has any.
@@ -226,8 +231,6 @@ impl Federation {
     /// Gives exports ports as an allocator would that begins with those that they have.
     pub(super) fn try_ports(&mut self, catalog: &Catalog) {
         for (cluster, wanted) in self.wanted_ports(catalog) {
-            let known = self.objects.clusters.get(&*cluster);
-            let gateway = known.and_then(|cluster| cluster.network.gateway.as_ref());
             let before = self.ports.get(&cluster);
             let claims = wanted.into_iter().map(|name| PortClaim {
                 present: before.and_then(|ports| ports.get(&name)).copied(),
@@ -235,7 +238,7 @@ impl Federation {
             });
             let claims: Vec<_> = claims.collect();
             let mut allocator = Ports::default();
-            allocator.set_range(gateway.map(|gateway| gateway.ports));
+            allocator.set_range(self.gateway_range(&cluster));
             let given = allocator.allocate(&claims, Moment::default()).into_iter();
             let given = given.filter_map(|(name, port)| Some((name, port.ok()?)));
             self.set_gateway_ports(&cluster, given.collect());
@@ -350,9 +353,8 @@ impl Federation {
         facts: &ServiceFacts,
     ) -> Vec<FieldProblem> {
         let importers = self.gateway_importers(service);
-        let exporting = self.objects.clusters.get(&*service.cluster);
-        let range = exporting.and_then(|cluster| cluster.network.gateway.as_ref());
-        let (Some(gateway), false) = (range, importers.is_empty()) else {
+        let range = self.gateway_range(&service.cluster);
+        let (Some(range), false) = (range, importers.is_empty()) else {
             return Vec::new();
         };
         let mut found = Vec::new();
@@ -376,7 +378,7 @@ impl Federation {
                      not reached from {}",
                     port.name,
                     port.protocol,
-                    gateway.ports,
+                    range,
                     names.join(", ")
                 );
                 problem(Reason::TooMany, message);

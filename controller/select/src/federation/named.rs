@@ -115,7 +115,7 @@ impl Federation {
         let keeps = keeps_last && here.sources.keys().all(is_lost);
         let sources = here.sources.iter();
         let serving = sources.filter(move |(exporting, _)| keeps || !is_lost(exporting));
-        serving.filter_map(|(exporting, source)| {
+        serving.filter_map(move |(exporting, source)| {
             let exporter = self.objects.clusters.get(&**exporting)?;
             let key = service_key(exporting, source);
             let facts = catalog.export(&key)?.service.as_deref()?;
