@@ -368,6 +368,7 @@ impl Federated {
         if let Some(ports) = pipeline.changed_gateway_ports() {
             self.saver.gateways(ports);
         }
+        self.count_gateways(pipeline);
     }
 }
 

@@ -44,4 +44,17 @@ impl Federated {
             pipeline.set_gateway_ports(cluster, given.collect());
         }
     }
+
+    /// Counts the gateways of each cluster for the metrics.
+    pub(super) fn count_gateways(&self, pipeline: &Pipeline) {
+        let gateways = pipeline.gateways();
+        let clusters = self.clusters();
+        let clusters = clusters.filter(|cluster| cluster.network.gateway.is_some());
+        let counts = clusters.map(|cluster| {
+            let name: Arc<str> = cluster.meta.name.as_str().into();
+            let count = gateways.get(&name).map_or(0, |found| found.chosen.len());
+            (name, count)
+        });
+        self.states.lock().gateways = counts.collect();
+    }
 }
