@@ -50,5 +50,5 @@ pub(crate) fn is_whole(answer: &[u8]) -> bool {
 }
 
 fn content() -> Vec<u8> {
-    (0..LENGTH).map(|index| (index % 251) as u8).collect()
+    (0..=250).cycle().take(LENGTH).collect()
 }

@@ -169,10 +169,8 @@ impl Network {
         if spec.pod_cidrs.is_empty() {
             faults.add(&path.field("podCIDRs"), PolicyError::NoPodNetwork);
         }
-        if spec.mode == NetworkMode::Gateway {
-            if spec.gateway.is_none() {
-                faults.add(&path.field("gateway"), PolicyError::NoGateway);
-            }
+        if spec.mode == NetworkMode::Gateway && spec.gateway.is_none() {
+            faults.add(&path.field("gateway"), PolicyError::NoGateway);
         }
         let has_gateway = spec.mode == NetworkMode::Gateway || spec.gateway.is_some();
         if has_gateway && spec.node_cidrs.is_empty() {
