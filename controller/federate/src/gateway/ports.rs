@@ -123,20 +123,23 @@ impl Ports {
             .retain(|port, (_, since)| !kept.contains_key(port) && now.since(*since) < HELD);
     }
 
-    /// The first free port from the place of the name on. One that the same port of the same export had is free for
-    /// it at once.
+    /// The first free port from the place of the name on; before that one that the same port of the same export had.
     fn take(&mut self, range: PortRange, name: &PortName) -> Option<u16> {
         let parts = [&name.service.namespace, &name.service.name, &name.port];
         let parts = parts.map(|part| part.as_bytes());
         let hash = stable::hash([b"gateway port".as_slice()].into_iter().chain(parts));
         let size = u64::from(range.last - range.first) + 1;
-        let free = (0..size).find_map(|step| {
-            let offset = (hash % size + step) % size;
-            let port = range.first + u16::try_from(offset).ok()?;
-            let place = (name.protocol, port);
-            let freed = self.freed.get(&place);
-            let is_free = freed.is_none_or(|(holder, _)| holder == name);
-            (is_free && !self.holders.contains_key(&place)).then_some(port)
+        let is_free = |port: &u16| !self.holders.contains_key(&(name.protocol, *port));
+        let had = self.freed.iter().filter(|(_, (holder, _))| holder == name);
+        let mut had = had.map(|((_, port), _)| *port);
+        let had = had.find(|port| (range.first..=range.last).contains(port) && is_free(port));
+        let free = had.or_else(|| {
+            let mut ports = (0..size).filter_map(|step| {
+                let offset = (hash % size + step) % size;
+                Some(range.first + u16::try_from(offset).ok()?)
+            });
+            let is_held = |port: &u16| self.freed.contains_key(&(name.protocol, *port));
+            ports.find(|port| is_free(port) && !is_held(port))
         });
         let place = (name.protocol, free?);
         self.freed.remove(&place);

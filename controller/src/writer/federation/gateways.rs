@@ -58,3 +58,128 @@ impl Federated {
         self.states.lock().gateways = counts.collect();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portolan_catalog::{
+        ExportPort, Object, ObjectChange, ObjectKey, ServiceExport, ServiceFacts, ServiceType,
+    };
+    use portolan_federate::imports::ImportName;
+    use portolan_model::{Family, Protocol};
+    use portolan_policy::{File, read};
+    use portolan_select::GatewayPorts;
+
+    use super::*;
+
+    const POLICY: &str = "\
+apiVersion: portolan.dev/v1alpha1
+kind: Cluster
+metadata: {name: a}
+spec:
+  access: {files: [x]}
+  network: {podCIDRs: [10.1.0.0/16], nodeCIDRs: [192.168.1.0/24]}
+---
+apiVersion: portolan.dev/v1alpha1
+kind: Cluster
+metadata: {name: b}
+spec:
+  access: {files: [x]}
+  network:
+    mode: Gateway
+    podCIDRs: [10.1.0.0/16]
+    nodeCIDRs: [192.168.2.0/24]
+    gateway: {ports: 20000-20010}
+";
+
+    fn key(cluster: &str, namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey {
+            cluster: cluster.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    fn export() -> Object {
+        let facts = ServiceFacts {
+            kind: ServiceType::ClusterIp,
+            labels: BTreeMap::new(),
+            ports: vec![ExportPort {
+                name: "http".into(),
+                protocol: Protocol::Tcp,
+                port: 80,
+                app_protocol: None,
+            }],
+            families: vec![Family::V4],
+            affinity_seconds: None,
+            internal_local: false,
+            traffic_distribution: None,
+        };
+        Object::ServiceExport(ServiceExport {
+            requested: true,
+            service: Some(Arc::new(facts)),
+            ..ServiceExport::new(key("b", "shop", "web"))
+        })
+    }
+
+    fn put(pipeline: &mut Pipeline, object: Object) {
+        pipeline.apply(ObjectChange::Put {
+            object,
+            problems: Vec::new(),
+        });
+    }
+
+    fn ports(number: u16) -> GatewayPorts {
+        let name = PortName {
+            service: ImportName {
+                namespace: "shop".into(),
+                name: "web".into(),
+            },
+            port: "http".into(),
+            protocol: Protocol::Tcp,
+        };
+        [(name, number)].into()
+    }
+
+    #[test]
+    fn a_kept_port_stays_over_a_restart_and_until_all_clusters_are_here() {
+        let kept = ports(20_007);
+        let mut federated = Federated {
+            resumed_ports: [("b".into(), kept.clone())].into(),
+            ..Federated::default()
+        };
+        let mut pipeline = Pipeline::default();
+        let objects = read(&[File {
+            name: "p.yaml",
+            text: POLICY,
+        }]);
+        federated.take_policies(&mut pipeline, objects.objects, true);
+        let sync = |federated: &mut Federated, pipeline: &mut Pipeline, names: &[&str]| {
+            let synced: BTreeSet<Arc<str>> = names.iter().map(|name| Arc::from(*name)).collect();
+            let states = synced
+                .iter()
+                .map(|name| (Arc::clone(name), Default::default()));
+            pipeline.set_states(states.collect());
+            federated.allocate(pipeline, &synced);
+            federated.allocate_ports(pipeline, &synced);
+            pipeline.flush();
+            pipeline
+                .gateway_ports()
+                .get("b")
+                .cloned()
+                .unwrap_or_default()
+        };
+        assert_eq!(sync(&mut federated, &mut pipeline, &[]), kept);
+        put(&mut pipeline, export());
+        put(&mut pipeline, Object::Namespace(key("b", "", "shop")));
+        assert_eq!(sync(&mut federated, &mut pipeline, &["b"]), kept);
+        // The importing cluster is late.
+        put(&mut pipeline, Object::Namespace(key("a", "", "shop")));
+        assert_eq!(sync(&mut federated, &mut pipeline, &["a", "b"]), kept);
+        pipeline.apply(ObjectChange::Delete(export().reference()));
+        let none = GatewayPorts::new();
+        assert_eq!(sync(&mut federated, &mut pipeline, &["a", "b"]), none);
+        put(&mut pipeline, export());
+        let again = sync(&mut federated, &mut pipeline, &["a", "b"]);
+        assert_eq!(again, kept, "nobody else had it meanwhile");
+    }
+}

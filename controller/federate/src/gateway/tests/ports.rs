@@ -112,6 +112,36 @@ fn a_freed_port_waits_for_others_and_not_for_its_own_export() {
     assert!(taken(&one.allocate(&[claim("web", None)], later), "web"));
 }
 
+#[test]
+fn an_export_that_returns_has_the_port_that_it_had() {
+    let mut many = ports(20_000, 20_010);
+    let hashed = many.allocate(&[claim("web", None)], at(0));
+    let other = match hashed[&name("web", Protocol::Tcp)] {
+        Ok(20_000) => 20_001,
+        _ => 20_000,
+    };
+    many.allocate(&[claim("web", Some(other))], at(1));
+    many.allocate(&[], at(2));
+    let given = many.allocate(&[claim("web", None)], at(3));
+    // Both were its own within the last minutes: either may be.
+    assert!(
+        [Ok(other), hashed[&name("web", Protocol::Tcp)].clone()]
+            .contains(&given[&name("web", Protocol::Tcp)])
+    );
+    let mut many = ports(20_000, 20_010);
+    many.allocate(&[claim("web", Some(other))], at(0));
+    many.allocate(&[], at(1));
+    let given = many.allocate(&[claim("web", None)], at(2));
+    assert_eq!(given[&name("web", Protocol::Tcp)], Ok(other));
+    many.set_range(Some(PortRange {
+        first: 30_000,
+        last: 30_010,
+    }));
+    many.allocate(&[], at(3));
+    let moved = many.allocate(&[claim("web", None)], at(4));
+    assert!(moved[&name("web", Protocol::Tcp)].clone().unwrap() >= 30_000);
+}
+
 proptest! {
     /// No two exports share a port, what is kept stays, and a place is found if there is one.
     #[test]
