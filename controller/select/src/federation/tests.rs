@@ -191,7 +191,11 @@ pub(super) fn pod(cluster: &str, number: u8) -> IpAddr {
 }
 
 pub(super) fn slice(cluster: &str, service: &str, endpoints: Vec<Endpoint>) -> ObjectChange {
-    put(Object::EndpointSlice(EndpointSlice {
+    put(Object::EndpointSlice(slice_of(cluster, service, endpoints)))
+}
+
+pub(super) fn slice_of(cluster: &str, service: &str, endpoints: Vec<Endpoint>) -> EndpointSlice {
+    EndpointSlice {
         key: key(cluster, &format!("{service}-1")),
         service: service.into(),
         family: Family::V4,
@@ -202,7 +206,7 @@ pub(super) fn slice(cluster: &str, service: &str, endpoints: Vec<Endpoint>) -> O
         }],
         endpoints,
         triggered_ms: None,
-    }))
+    }
 }
 
 /// All members in full.

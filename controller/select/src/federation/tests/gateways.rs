@@ -163,6 +163,17 @@ fn a_family_without_networks_of_the_importers_is_closed() {
     world.apply([with_v6]);
     let frontends = &at_gateways(&world, "b").unwrap().frontends;
     assert!(!frontends.is_empty() && frontends.iter().all(|one| one.family() == Family::V4));
+    let v6_pod = Endpoint::new("fd00:2::1".parse().unwrap());
+    world.apply([put(Object::EndpointSlice(EndpointSlice {
+        family: Family::V6,
+        key: key("b", "web-6"),
+        ..super::slice_of("b", "web", vec![v6_pod])
+    }))]);
+    let of_v6 = |world: &World| {
+        let all = destinations(world, "a").into_iter();
+        all.filter(|(at, _)| at.starts_with("[fd00:2:2:")).count()
+    };
+    assert_eq!(of_v6(&world), 0);
     let open = [
         "nodeCIDRs: [192.168.1.0/24, 'fd00:1:1::/64']",
         dual[1],
@@ -175,6 +186,7 @@ fn a_family_without_networks_of_the_importers_is_closed() {
         .find(|one| one.family() == Family::V6)
         .unwrap();
     assert_eq!(v6.source_ranges, ["fd00:1:1::/64".parse().unwrap()]);
+    assert_eq!(of_v6(&world), 1);
 }
 
 #[test]
@@ -208,6 +220,70 @@ fn another_gateway_takes_over_and_the_lost_one_keeps_its_connections() {
     world.apply([gateway("b", "n9", true)]);
     assert!(is_there(&world, 9));
     assert_eq!(named(&world, Kind::ServiceExport, "b", "web"), []);
+}
+
+#[test]
+fn endpoints_and_importers_that_change_change_what_gateways_have() {
+    let mut world = world(BEHIND, &[]);
+    let pods = |world: &World| at_gateways(world, "b").unwrap().destinations.len();
+    let slice_of = |count: u8| {
+        let pods = (1..=count).map(|number| Endpoint::new(pod("b", number)));
+        slice("b", "web", pods.collect())
+    };
+    world.apply([slice_of(2)]);
+    assert_eq!(pods(&world), 2);
+    world.apply([slice_of(0)]);
+    assert_eq!(pods(&world), 0);
+    assert!(
+        !destinations(&world, "a")
+            .iter()
+            .any(|(at, _)| at.starts_with("192.168"))
+    );
+    world.apply([slice_of(1)]);
+    assert_eq!(pods(&world), 1);
+    // Nobody imports what is not exported.
+    let quota = policies_with("{quota: {exportsPerCluster: 0}}", BEHIND, &[]);
+    world.policies(quota);
+    assert!(at_gateways(&world, "b").is_none());
+}
+
+#[test]
+fn an_export_that_a_quota_refuses_leaves_the_gateways() {
+    let policies = policies_with("{quota: {exportsPerCluster: 1}}", BEHIND, &[]);
+    let mut world = World::of(policies);
+    let dated = |name: &str, created: i64| {
+        put(Object::ServiceExport(ServiceExport {
+            requested: true,
+            created: Some(created),
+            service: Some(Arc::new(single())),
+            ..ServiceExport::new(key("b", name))
+        }))
+    };
+    world.apply([gateway("b", "n1", true), dated("web", 9)]);
+    assert!(at_gateways(&world, "b").is_some());
+    world.apply([put(Object::Service(service("b", "api"))), dated("api", 1)]);
+    assert!(at_gateways(&world, "b").is_none(), "an older export came");
+}
+
+#[test]
+fn pods_without_a_gateway_do_not_keep_terminating_ones_from_serving() {
+    let mut world = world(BEHIND, &[]);
+    let ending = Endpoint {
+        ready: false,
+        serving: true,
+        terminating: true,
+        ..Endpoint::new(pod("a", 1))
+    };
+    let none = slice("c", "web", Vec::new());
+    world.apply([slice("a", "web", vec![ending]), none]);
+    assert!(
+        !destinations(&world, "a")
+            .iter()
+            .any(|(at, _)| at.starts_with("10.1."))
+    );
+    let unready = ["n1", "n2"].map(|name| gateway("b", name, false));
+    world.apply(unready);
+    assert_eq!(destinations(&world, "a"), [("10.1.0.1:8080".to_owned(), 1)]);
 }
 
 fn sum(world: &World, prefix: &str) -> u32 {

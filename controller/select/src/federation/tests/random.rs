@@ -48,6 +48,7 @@ fn all_policies() -> Vec<Objects> {
         policies("{quota: {clusters: 2}}", &[]),
         policies_with("{}", [FLAT, "", BEHIND], &[("TrafficPolicy", tiers)]),
         policies_with("{}", [BEHIND_FEW, FLAT, BEHIND], &[]),
+        policies_with(small, [BEHIND_FEW, OPEN, BEHIND], &[]),
         policies_with("{}", [BEHIND, OPEN, FLAT], &[("TrafficPolicy", weights)]),
     ]
 }
@@ -190,14 +191,14 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => object().prop_map(move |object| changed(put(object))),
         3 => object().prop_map(move |object| changed(ObjectChange::Delete(object.reference()))),
-        1 => (0..9usize).prop_map(Step::Policies),
+        1 => (0..10usize).prop_map(Step::Policies),
         1 => states().prop_map(Step::States),
         4 => Just(Step::Flush),
     ]
 }
 
-/// Members that export a Service with two pods each.
-fn start() -> Vec<Step> {
+/// A policy, and members that export a Service with two pods each.
+fn start(policy: usize) -> Vec<Step> {
     let objects = CLUSTERS.iter().flat_map(|name| {
         let pods = [1, 2].map(|number| Endpoint::new(pod(name, number)));
         [
@@ -209,7 +210,7 @@ fn start() -> Vec<Step> {
         ]
     });
     let objects = objects.map(|change| Step::Object(Box::new(change)));
-    let start = [Step::Policies(0), Step::States(full())];
+    let start = [Step::Policies(policy), Step::States(full())];
     start.into_iter().chain(objects).collect()
 }
 
@@ -331,6 +332,7 @@ proptest! {
 
     #[test]
     fn imports_that_follow_changes_equal_imports_from_scratch(
+        policy in 0..10usize,
         steps in vec(step(), 0..60),
     ) {
         let policies = all_policies();
@@ -339,7 +341,7 @@ proptest! {
         let mut tables = Tables::default();
         let mut names = BTreeMap::new();
         pipeline.follow_names();
-        for step in start().into_iter().chain(steps).chain([Step::Flush]) {
+        for step in start(policy).into_iter().chain(steps).chain([Step::Flush]) {
             let is_flush = matches!(step, Step::Flush);
             inputs.take(&mut pipeline, &policies, step);
             if is_flush {
@@ -377,11 +379,11 @@ fn random_worlds_have_imports() {
     use proptest::strategy::ValueTree as _;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (policies, mut found, mut at_gateways) = (all_policies(), 0, 0);
-    for _ in 0..100 {
+    for number in 0..100 {
         let steps = vec(step(), 60).new_tree(&mut runner).unwrap().current();
         let mut pipeline = Pipeline::new(SelectConfig::default());
         let mut inputs = Inputs::default();
-        for step in start().into_iter().chain(steps) {
+        for step in start(number % 10).into_iter().chain(steps) {
             inputs.take(&mut pipeline, &policies, step);
         }
         allocate(&mut pipeline);
