@@ -12,6 +12,7 @@ mod gateway;
 mod input;
 mod mcs;
 mod named;
+mod noted;
 mod planned;
 mod publish;
 mod renew;

@@ -207,6 +207,7 @@ impl Federation {
         let before = self.ports.remove(cluster).unwrap_or_default();
         if before != ports {
             self.ports_changed = true;
+            self.objects_changed = true;
             self.endpoints_changed = true;
         }
         let names = before.keys().chain(ports.keys());

@@ -2,7 +2,8 @@
 
 //! Clusters behind gateways: what imports use of them, and what their gateways accept.
 
-use portolan_catalog::{Kind, ObjectRef, Reason};
+use portolan_catalog::{Kind, ObjectRef, OwnImport, Reason, ServiceImport};
+use portolan_mcs::Awaited;
 use portolan_model::{Destination, FrontendAddress, FrontendKind};
 
 use super::rules::World;
@@ -286,6 +287,59 @@ fn pods_without_a_gateway_do_not_keep_terminating_ones_from_serving() {
     assert_eq!(destinations(&world, "a"), [("10.1.0.1:8080".to_owned(), 1)]);
 }
 
+#[test]
+fn ports_are_noted_in_the_import_of_the_exporting_cluster_and_read_back() {
+    let world = world(BEHIND, &[]);
+    let before = port(&world);
+    let writes = |world: &World, cluster: &str| {
+        let writes = world
+            .pipeline()
+            .mcs_writes(&cluster.into(), &Awaited::default());
+        format!("{writes:?}")
+    };
+    // What is created first has the mark alone; the next look applies the rest.
+    let created = put(Object::ServiceImport(ServiceImport {
+        key: key("b", "web"),
+        uid: "u".into(),
+        generation: 1,
+        own: Some(Box::new(OwnImport {
+            winner: "a".into(),
+            ..OwnImport::default()
+        })),
+    }));
+    let mut world = world;
+    world.apply([created]);
+    let expected = format!("http/TCP={before}");
+    assert!(
+        writes(&world, "b").contains(&expected),
+        "{}",
+        writes(&world, "b")
+    );
+    assert!(!writes(&world, "a").contains("gateway-ports"));
+    // Another replica has given another port.
+    let noted = [(
+        "portolan.dev/gateway-ports".to_owned(),
+        "http/TCP=20042".to_owned(),
+    )];
+    let theirs = put(Object::ServiceImport(ServiceImport {
+        key: key("b", "web"),
+        uid: "u".into(),
+        generation: 2,
+        own: Some(Box::new(OwnImport {
+            winner: "a".into(),
+            annotations: noted.into(),
+            ..OwnImport::default()
+        })),
+    }));
+    world.adopt("b", theirs);
+    assert_eq!(port(&world), 20_042);
+    assert!(
+        destinations(&world, "a")
+            .iter()
+            .any(|(at, _)| at == "192.168.2.1:20042")
+    );
+}
+
 fn sum(world: &World, prefix: &str) -> u32 {
     let all = destinations(world, "a").into_iter();
     all.filter(|(at, _)| at.starts_with(prefix))
@@ -363,6 +417,17 @@ fn a_full_range_of_ports_is_named_and_other_exports_go_on() {
         2
     );
     assert_eq!(world.tables().import("a", "api").unwrap().destinations, []);
+    // The first export goes, and the port is another's.
+    world.apply([ObjectChange::Delete(ObjectRef {
+        kind: Kind::ServiceExport,
+        key: key("b", "web"),
+    })]);
+    let of_api = &world.tables().import("a", "api").unwrap().destinations;
+    let expected = [1, 2].map(|last| format!("192.168.2.{last}:20000"));
+    let found: Vec<_> = of_api.iter().map(|one| one.address.to_string()).collect();
+    assert_eq!(found, expected);
+    let mut keys = world.tables().records.keys();
+    assert!(keys.any(|key| &*key.service == "api@gateway"));
 }
 
 #[test]

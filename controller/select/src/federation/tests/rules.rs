@@ -65,6 +65,17 @@ impl World {
         self.flush();
     }
 
+    pub(super) fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// Applies a change of a ServiceImport, and takes over what it records.
+    pub(super) fn adopt(&mut self, cluster: &str, change: ObjectChange) {
+        self.pipeline.apply(change);
+        self.pipeline.adopt_imports(&cluster.into());
+        self.flush();
+    }
+
     pub(super) fn tables(&self) -> &Tables {
         &self.tables
     }
