@@ -224,6 +224,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     fleet.set(&"eu-1".into(), settings);
     states.lock().statuses = fleet.statuses();
     states.lock().restarts.insert("eu-1".into(), 1);
+    states.lock().gateways.insert("eu-1".into(), 2);
     ours.register_collector(Box::new(ClusterCollector { sources, states }));
     ours.register_collector(Box::new(RelayCollector(Arc::default())));
     let config = ZoneConfig::new("cluster.local").unwrap();

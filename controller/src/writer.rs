@@ -359,6 +359,7 @@ impl Writer {
         if self.federated.allocate(pipeline, &self.known.synced) {
             self.report_files();
         }
+        self.federated.allocate_ports(pipeline, &self.known.synced);
         let delta = pipeline.flush();
         self.federated.save(pipeline);
         self.tell_names(pipeline);

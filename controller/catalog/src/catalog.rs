@@ -17,8 +17,8 @@ use portolan_model::{ByRecord, NodeKey, Record};
 
 use crate::packed::{Pack, PackedService};
 use crate::{
-    DirtySet, EndpointSlice, FieldProblem, Kind, Node, Object, ObjectChange, ObjectKey, ObjectRef,
-    Pod, Service,
+    DirtySet, EndpointSlice, FieldProblem, HostFacts, Kind, Node, Object, ObjectChange, ObjectKey,
+    ObjectRef, Pod, Service,
 };
 use cluster::{Cluster, KnownNode};
 
@@ -207,6 +207,7 @@ impl Catalog {
             mut info,
             addresses,
             weight,
+            host,
         } = node;
         info.zone = info.zone.map(|zone| self.pack.name(zone));
         info.pod_cidrs.shrink_to_fit();
@@ -215,8 +216,11 @@ impl Catalog {
         let after = KnownNode {
             info,
             addresses: addresses.into_iter().collect(),
+            host,
         };
         let before = cluster.nodes.get(&name);
+        let hosted = before.and_then(|old| old.host.as_deref());
+        note_host(&key, hosted, after.host.as_deref(), dirty);
         if before.map(|old| &old.info) != Some(&after.info) {
             dirty.nodes.insert(node_key(&key));
         }
@@ -238,6 +242,7 @@ impl Catalog {
             return;
         };
         dirty.nodes.insert(node_key(key));
+        note_host(key, node.host.as_deref(), None, dirty);
         let Cluster {
             addresses, claims, ..
         } = cluster;
@@ -330,6 +335,20 @@ impl Catalog {
             .map(|object| (object.kind, &object.key));
         let refused = refused.filter(|(of, key)| *of == kind && key.cluster == *cluster);
         held.chain(refused.map(|(_, key)| key.clone())).collect()
+    }
+}
+
+/// Notes a Node whose facts about gateways are others.
+fn note_host(
+    key: &ObjectKey,
+    before: Option<&HostFacts>,
+    after: Option<&HostFacts>,
+    dirty: &mut DirtySet,
+) {
+    if before != after {
+        let is_ready = |facts: Option<&HostFacts>| facts.is_some_and(|facts| facts.ready);
+        dirty.urgent |= is_ready(before) && !is_ready(after);
+        dirty.hosts.insert(Arc::clone(&key.cluster));
     }
 }
 

@@ -3,6 +3,7 @@
 //! The part of the tables that a change to the catalog affects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_model::NodeKey;
 
@@ -15,6 +16,8 @@ pub struct DirtySet {
     pub services: BTreeSet<ObjectKey>,
     /// Nodes whose information may have changed.
     pub nodes: BTreeSet<NodeKey>,
+    /// Clusters whose Nodes may be other gateways now ([`HostFacts`](crate::HostFacts)).
+    pub hosts: BTreeSet<Arc<str>>,
     /// Nodes that give their endpoints another weight now; see
     /// [`Catalog::weighed_by`](crate::Catalog::weighed_by).
     pub node_weights: BTreeSet<NodeKey>,
@@ -45,6 +48,7 @@ impl DirtySet {
         let Self {
             services,
             nodes,
+            hosts,
             node_weights,
             pod_weights,
             imports,
@@ -59,6 +63,7 @@ impl DirtySet {
         } = self;
         services.is_empty()
             && nodes.is_empty()
+            && hosts.is_empty()
             && node_weights.is_empty()
             && pod_weights.is_empty()
             && !imports

@@ -24,7 +24,7 @@ pub use claims::{Claim, Claimant};
 pub use dirty::DirtySet;
 pub use objects::{
     ClusterProperty, Condition, Endpoint, EndpointRef, EndpointSlice, ExportPort, ExportStatus,
-    ImportSpec, MAX_WEIGHT, Node, Object, ObjectKey, OwnImport, Pod, Service, ServiceExport,
-    ServiceFacts, ServiceImport, ServicePort, ServiceType, SlicePort, TrafficPolicy,
+    HostFacts, ImportSpec, MAX_WEIGHT, Node, Object, ObjectKey, OwnImport, Pod, Service,
+    ServiceExport, ServiceFacts, ServiceImport, ServicePort, ServiceType, SlicePort, TrafficPolicy,
 };
 pub use problem::{FieldProblem, Kind, ObjectRef, Reason};

@@ -18,7 +18,7 @@ use crate::{Kind, ObjectRef};
 
 pub use export::{ExportPort, ServiceExport, ServiceFacts, ServiceType};
 pub use import::{Condition, ExportStatus, ImportSpec, OwnImport, ServiceImport};
-pub use node::{MAX_WEIGHT, Node, Pod};
+pub use node::{HostFacts, MAX_WEIGHT, Node, Pod};
 pub use property::ClusterProperty;
 pub use service::{Service, ServicePort};
 pub use slice::{Endpoint, EndpointRef, EndpointSlice, SlicePort};

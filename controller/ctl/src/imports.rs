@@ -107,8 +107,22 @@ fn row(cluster: &ShownCluster, phases: &BTreeMap<String, String>) -> Vec<String>
         } else {
             weights.join("+")
         },
-        cluster.reason.clone(),
+        reason(cluster),
     ]
+}
+
+/// Why a cluster has its share, and the gateways that it is reached by.
+fn reason(cluster: &ShownCluster) -> String {
+    let gateways: Vec<_> = cluster.gateways.iter().map(ToString::to_string).collect();
+    let by = match gateways.as_slice() {
+        [] => return cluster.reason.clone(),
+        gateways => format!("by {}", gateways.join(", ")),
+    };
+    if cluster.reason.is_empty() {
+        by
+    } else {
+        format!("{}; {by}", cluster.reason)
+    }
 }
 
 /// Shows an export: its conditions, and who imports it.
@@ -125,6 +139,16 @@ pub(crate) fn show_export(value: Value) -> anyhow::Result<Reply> {
     }
     for problem in &export.problems {
         let _ = writeln!(text, "problem: {problem}");
+    }
+    for gateway in &export.gateways {
+        let places = gateway.places.iter();
+        let places: Vec<_> = places.map(|(at, node)| format!("{at} ({node})")).collect();
+        let (port, importers) = (&gateway.port, gateway.importers.join(", "));
+        let _ = writeln!(
+            text,
+            "gateways for {importers}: port {port} at {}",
+            places.join(", ")
+        );
     }
     let mut rows = vec![
         ["IMPORTER", "IMPORTS", "REASON"]
@@ -181,7 +205,15 @@ pub(crate) fn show_plan(value: Value) -> anyhow::Result<Reply> {
             return format!("of {}", shares.clusters.join(", "));
         }
         let parts = shares.permille.iter();
-        let parts = parts.map(|(name, share)| format!("{name} {}.{}%", share / 10, share % 10));
+        let parts = parts.map(|(name, share)| {
+            let by = shares.gateways.get(name).map_or(0, Vec::len);
+            let by = match by {
+                0 => String::new(),
+                1 => String::from(" by 1 gateway"),
+                more => format!(" by {more} gateways"),
+            };
+            format!("{name} {}.{}%{by}", share / 10, share % 10)
+        });
         parts.collect::<Vec<_>>().join(", ")
     };
     let mut rows = vec![
@@ -243,6 +275,12 @@ mod tests {
              eu-1     shop/web  eu-1 100.0%  eu-1 70.0%, us-1 30.0%\n\
              us-1     shop/api  none         of eu-1, us-1\n"
         );
+        let mut by_gateway = shares(json!({"eu-1": 1000}));
+        by_gateway["gateways"] = json!({"eu-1": ["192.168.1.1:20001"]});
+        let moved =
+            json!({"cluster": "us-1", "name": "shop/api", "before": null, "after": by_gateway});
+        let text = show_plan(json!({"imports": [moved]})).unwrap().text;
+        assert!(text.ends_with("none  eu-1 100.0% by 1 gateway\n"), "{text}");
         let nothing = show_plan(json!({"imports": []})).unwrap();
         assert_eq!(nothing.text, "no import would change\n");
     }
@@ -251,11 +289,13 @@ mod tests {
     fn an_export_has_a_line_for_each_importer() {
         let answer = json!({"cluster": "us-1", "name": "shop/web", "valid": "Valid", "ready": "Exported",
             "conflicts": null, "problems": ["endpoints: AddressOutsideNetwork: 10.9.0.1"],
+            "gateways": [{"port": "http TCP", "places": [["192.168.1.2:20011", "n2"]], "importers": ["eu-1"]}],
             "importers": [["eu-1", {"Ok": "shop/web"}], ["us-1", {"Err": "no"}]]});
         assert_eq!(
             show_export(answer).unwrap().text,
             "shop/web of us-1: Valid, Exported\n\
              problem: endpoints: AddressOutsideNetwork: 10.9.0.1\n\
+             gateways for eu-1: port http TCP at 192.168.1.2:20011 (n2)\n\
              IMPORTER  IMPORTS  REASON\n\
              eu-1      yes      as shop/web\n\
              us-1      no       no\n"

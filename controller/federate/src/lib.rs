@@ -6,6 +6,7 @@
 //! Pure: values in, values out; no I/O, no clock. Time is an argument where it matters. Equal inputs
 //! give equal results in any order, so that all replicas of a controller decide alike.
 //!
+//! * [`gateway`]: gateways of clusters whose pods other clusters do not reach, and their ports;
 //! * [`imports`]: which imports exist in which clusters, and why others do not;
 //! * [`merge`]: exports of several clusters as one import, and their conflicts;
 //! * [`shares`]: weights of the endpoints of one import from tiers, weights and health of clusters;
@@ -14,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod gateway;
 pub mod imports;
 pub mod merge;
 mod moment;

@@ -49,6 +49,13 @@ impl Wanted {
         self.imports.insert(name, WantedImport::new(here, ips));
     }
 
+    /// Adds an annotation to an import.
+    pub fn annotate(&mut self, name: &ImportName, key: &str, value: String) {
+        if let Some(import) = self.imports.get_mut(name) {
+            import.annotations.insert(key.to_owned(), value);
+        }
+    }
+
     /// Adds the conditions of an export. `outside` says which endpoints lie outside the networks of their cluster.
     pub fn export(&mut self, name: ImportName, status: &ExportStatus, outside: Option<&str>) {
         let conditions = condition::of_export(status, outside);

@@ -121,7 +121,7 @@ pub enum PolicyError {
     NoPodNetwork,
     #[error("missing: expected the gateways of a cluster in mode Gateway")]
     NoGateway,
-    #[error("empty: expected the networks of nodes of a cluster in mode Gateway")]
+    #[error("empty: expected the networks of nodes of a cluster with gateways")]
     NoNodeNetwork,
     #[error("{0:?}: expected a range of ports from 1 to 65535 such as 20000-29999")]
     PortRange(String),

@@ -13,7 +13,7 @@ use portolan_catalog::{Catalog, Claim, Claimant, EndpointRef, Reason, Service};
 use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeKey, Protocol};
 use serde::{Deserialize, Serialize};
 
-use crate::federation::{Federation, is_import};
+use crate::federation::{Federation, exported_service, is_import};
 use crate::project::{Projection, project, record_key};
 use crate::rule::{Rule, Topology};
 use crate::{NodeView, SelectConfig};
@@ -110,6 +110,10 @@ pub(crate) fn explain(
     if is_import(&holder.service) {
         let import = import::explain(catalog, federation, config, inquiry, &holder);
         return import.ok_or_else(unknown);
+    }
+    if exported_service(&holder.service).is_some() {
+        let export = import::explain_gateway(catalog, federation, config, inquiry, &holder);
+        return export.ok_or_else(unknown);
     }
     let service = catalog.service(&holder.service).ok_or_else(unknown)?;
     let projection = project(catalog, config, &service, holder.port);

@@ -8,9 +8,11 @@
 //! are computed by import, when an endpoint, a state or an address of it changes.
 
 mod export;
+mod gateway;
 mod input;
 mod mcs;
 mod named;
+mod noted;
 mod planned;
 mod publish;
 mod renew;
@@ -25,16 +27,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectKey, ObjectRef};
+use portolan_federate::gateway::Gateways;
 use portolan_federate::imports::{Federation as Plan, ImportHere, ImportName, imports};
 use portolan_federate::merge::ImportKind;
 use portolan_model::Family;
 use portolan_policy::{ClusterSet, Objects};
 
+pub use gateway::GatewayPorts;
+pub(crate) use gateway::exported_service;
 pub use input::{ClusterState, Kept};
 pub use named::{NamedEndpoint, NamedImport};
 pub use planned::{PlannedImport, PlannedShares};
 pub(crate) use publish::Extent;
-pub use shown::{ShownCluster, ShownExport, ShownImport, ShownPort};
+pub use shown::{ShownCluster, ShownExport, ShownGateway, ShownImport, ShownPort};
 use users::Users;
 
 /// Ends the names of imports.
@@ -43,6 +48,11 @@ const SUFFIX: &str = "@clusterset";
 /// Whether a Service is an import.
 pub(crate) fn is_import(service: &ObjectKey) -> bool {
     service.name.ends_with(SUFFIX)
+}
+
+/// Whether a Service is an import, or an export at gateways: either has no object of its own.
+pub(crate) fn is_federated(service: &ObjectKey) -> bool {
+    is_import(service) || exported_service(service).is_some()
 }
 
 /// The key of an import in a cluster.
@@ -91,6 +101,16 @@ pub(crate) struct Federation {
     /// Set when endpoints of an exported Service change.
     endpoints_changed: bool,
     plan: Plan,
+    /// The gateways of clusters that have some.
+    gateways: BTreeMap<Arc<str>, Gateways>,
+    /// Set when the policy changes, on which all gateways depend.
+    gateways_stale: bool,
+    /// The ports of exports at the gateways of their clusters.
+    ports: BTreeMap<Arc<str>, GatewayPorts>,
+    /// Set when `ports` changes; cleared when it is handed out to be saved.
+    ports_changed: bool,
+    /// Set when other exports may need ports.
+    ports_wanted: bool,
     /// The imports that depend on the objects of an exported Service.
     users: Users,
     /// The names of clusters by id.
@@ -120,6 +140,7 @@ impl Federation {
         if self.objects == objects {
             return;
         }
+        let at_gateways = self.gateway_keys();
         self.set = objects.set.clone().unwrap_or_default();
         self.unreachable = world::unreachable(&objects);
         self.names = names(&objects);
@@ -128,6 +149,10 @@ impl Federation {
         self.objects_changed = true;
         // Networks and bounds count in all of them.
         self.dirty.extend(self.keys());
+        self.dirty.extend(self.gateway_keys());
+        self.dirty.extend(at_gateways);
+        self.gateways_stale = true;
+        self.ports_wanted = true;
         self.unchecked.extend(imported(&self.plan));
     }
 
@@ -245,6 +270,10 @@ impl Federation {
         }
         if is_news || !exports.is_empty() {
             self.note_facts();
+            self.ports_wanted = true;
+            let at_gateways = exports.iter().filter_map(|key| self.at_gateways(key));
+            let at_gateways: Vec<_> = at_gateways.collect();
+            self.dirty.extend(at_gateways);
         }
     }
 
@@ -257,8 +286,12 @@ impl Federation {
         if plan == self.plan {
             return false;
         }
+        let at_gateways = self.gateway_keys();
         let before = std::mem::replace(&mut self.plan, plan);
         let changed: Vec<ObjectKey> = changed(&before, &self.plan).collect();
+        self.dirty.extend(at_gateways);
+        self.dirty.extend(self.gateway_keys());
+        self.ports_wanted = true;
         self.wanted_changed |= !changed.is_empty();
         self.objects_changed = true;
         self.dirty.extend(changed);
@@ -273,6 +306,7 @@ impl Federation {
     /// Finds the imports that changes of objects affect, and has their addresses claimed.
     pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
         self.replan(catalog, dirty.imports, &dirty.exports);
+        self.renew_gateways(catalog, &dirty.hosts);
         if self
             .plan
             .imports
@@ -285,6 +319,7 @@ impl Federation {
                 self.dirty.extend(users.into_iter().map(owned));
                 if is_imported(&self.plan, service) {
                     self.unchecked.insert(service.clone());
+                    self.dirty.extend(self.at_gateways(service));
                 }
             }
             if !dirty.nodes.is_empty() {
@@ -300,7 +335,8 @@ impl Federation {
         }
         self.objects_changed |= self.problems_changed;
         if let Some(renamed) = &mut self.renamed {
-            renamed.extend(self.dirty.iter().cloned());
+            let imports = self.dirty.iter().filter(|key| is_import(key));
+            renamed.extend(imports.cloned());
         }
         for import in std::mem::take(&mut self.dirty) {
             self.claim(catalog, &import, dirty);
@@ -310,14 +346,21 @@ impl Federation {
 
     /// Claims what an import has now.
     pub(crate) fn claim(&self, catalog: &mut Catalog, key: &ObjectKey, dirty: &mut DirtySet) {
-        match self.service(catalog, key) {
+        let service = match exported_service(key) {
+            Some(_) => self.gateway_service(catalog, key),
+            None => self.service(catalog, key),
+        };
+        match service {
             Some(service) => catalog.claim_import(service, dirty),
             None => catalog.release_import(key, dirty),
         }
     }
 
-    /// Whether an import uses any of these Services.
+    /// Whether an import, or an export at gateways, uses any of these Services.
     pub(crate) fn uses_any(&self, import: &ObjectKey, services: &BTreeSet<ObjectKey>) -> bool {
+        if let Some(exported) = exported_service(import) {
+            return services.contains(&exported);
+        }
         let here = self.here(import).into_iter();
         let sources = here.flat_map(|here| &*here.sources);
         let mut keys = sources.map(|(cluster, source)| service_key(cluster, source));

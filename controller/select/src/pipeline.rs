@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectChange, ObjectKey, ObjectRef};
+use portolan_federate::gateway::{Gateways, PortName};
 use portolan_federate::imports::ImportName;
 use portolan_mcs::{Awaited, WantedSlice, Write};
 use portolan_model::NodeKey;
@@ -14,8 +15,8 @@ use portolan_policy::Objects;
 
 use crate::explain::explain;
 use crate::federation::{
-    ClusterState, Federation, Kept, NamedImport, PlannedImport, ShownExport, ShownImport, Wanted,
-    is_import,
+    ClusterState, Federation, GatewayPorts, Kept, NamedImport, PlannedImport, ShownExport,
+    ShownImport, Wanted, is_federated,
 };
 use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
 #[cfg(test)]
@@ -132,6 +133,34 @@ impl Pipeline {
         self.federation.take_wanted()
     }
 
+    /// The ports of exports that need one at the gateways of their clusters, as things are now, if that may have changed
+    /// since the last call. To be called before a flush, after [`wanted`](Self::wanted).
+    pub fn wanted_ports(&mut self) -> Option<BTreeMap<Arc<str>, BTreeSet<PortName>>> {
+        self.federation.take_wanted_ports(&self.catalog)
+    }
+
+    /// Gives the exports of a cluster ports at its gateways, in place of all that they had.
+    pub fn set_gateway_ports(&mut self, cluster: &Arc<str>, ports: GatewayPorts) {
+        self.federation.set_gateway_ports(cluster, ports);
+    }
+
+    /// The ports of exports at gateways, by cluster.
+    #[must_use]
+    pub fn gateway_ports(&self) -> &BTreeMap<Arc<str>, GatewayPorts> {
+        self.federation.gateway_ports()
+    }
+
+    /// The same, if they have changed since the last call.
+    pub fn changed_gateway_ports(&mut self) -> Option<&BTreeMap<Arc<str>, GatewayPorts>> {
+        self.federation.changed_gateway_ports()
+    }
+
+    /// The gateways of clusters that have some, as of the last flush.
+    #[must_use]
+    pub fn gateways(&self) -> &BTreeMap<Arc<str>, Gateways> {
+        self.federation.gateways()
+    }
+
     /// Takes over what a cluster's ServiceImports record: virtual addresses, winners, exporting clusters.
     pub fn adopt_imports(&mut self, cluster: &Arc<str>) {
         self.federation.adopt(&self.catalog, cluster);
@@ -207,6 +236,7 @@ impl Pipeline {
         let mut services: BTreeSet<_> = self.catalog.services().collect();
         services.extend(self.projector.services().cloned());
         services.extend(self.federation.keys());
+        services.extend(self.federation.gateway_keys());
         let mut nodes: BTreeSet<_> = self.catalog.nodes().collect();
         nodes.extend(self.projector.nodes().cloned());
         Audit {
@@ -231,16 +261,20 @@ impl Pipeline {
         }
         let mut again = DirtySet::default();
         // Imports that wait for a flush differ for a good reason.
-        let is_awaited = self.dirty.imports || !self.dirty.exports.is_empty();
+        let dirty = &self.dirty;
+        let is_awaited = dirty.imports || !dirty.exports.is_empty() || !dirty.hosts.is_empty();
         let is_planned = !self.federation.is_dirty() && !is_awaited;
         let has_plan = !std::mem::take(&mut audit.plan);
-        if !has_plan && is_planned && self.federation.plan_anew(&self.catalog) {
-            self.federation.refresh(&mut self.catalog, &mut again);
+        if !has_plan && is_planned {
+            let is_other = self.federation.plan_anew(&self.catalog);
+            if self.federation.gateways_anew(&self.catalog) || is_other {
+                self.federation.refresh(&mut self.catalog, &mut again);
+            }
         }
         for _ in 0..limit {
             // Dirty Services differ for a good reason.
             if let Some(service) = audit.services.pop_first() {
-                if is_import(&service) {
+                if is_federated(&service) {
                     if is_planned {
                         self.audit_import(service, &mut again);
                     }
@@ -331,6 +365,12 @@ impl Pipeline {
             .project(&self.catalog, config, import, extent);
         let ports = projected.ports.into_iter();
         ports.map(|(projection, _)| projection).collect()
+    }
+
+    /// The range of ports of the gateways of a cluster.
+    #[cfg(test)]
+    pub(crate) fn gateway_range(&self, cluster: &str) -> Option<portolan_policy::PortRange> {
+        self.federation.gateway_range(cluster)
     }
 
     /// The objects.

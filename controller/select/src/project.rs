@@ -7,6 +7,7 @@
 
 mod candidates;
 mod frontends;
+mod gateway;
 mod import;
 mod nodes;
 mod shared;
@@ -24,6 +25,7 @@ use portolan_model::{
 
 use crate::SelectConfig;
 use candidates::Candidates;
+pub(crate) use gateway::{GatewayExport, project_gateway};
 pub(crate) use import::{Exporter, Exporters, Imported, OfFamily, is_settled, project_import};
 use nodes::Nodes;
 use shared::Shared;

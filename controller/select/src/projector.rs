@@ -9,7 +9,7 @@ use imbl::ordmap::DiffItem;
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef};
 use portolan_model::{ByRecord, NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
-use crate::federation::{Federation, is_import};
+use crate::federation::{Federation, is_federated};
 use crate::project::project;
 use crate::{Projection, SelectConfig, TableDelta};
 
@@ -160,7 +160,7 @@ impl Projector {
             kind: Kind::Service,
             key: key.clone(),
         };
-        let projections = if is_import(key) {
+        let projections = if is_federated(key) {
             federation.project_noted(catalog, self.config, key)
         } else {
             of_service(catalog, self.config, key)

@@ -229,6 +229,7 @@ pub(crate) fn node() -> impl Strategy<Value = Node> {
             },
             addresses,
             weight,
+            host: None,
         })
 }
 

@@ -133,6 +133,16 @@ impl Collector for ClusterCollector {
             "Part of its share that a cluster gets in imports, in twentieths",
             steps.collect::<Vec<_>>(),
         )?;
+        let gateways = states.gateways.iter();
+        let gateways = gateways.map(|(cluster, count)| {
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
+            (ClusterLabel::new(cluster), count)
+        });
+        scrape.gauges(
+            "cluster_gateways",
+            "Addresses of a cluster's gateways that take connections",
+            gateways.collect::<Vec<_>>(),
+        )?;
         let losses = all().map(|(cluster, status)| (ClusterLabel::new(cluster), status.losses));
         scrape.counters(
             "cluster_losses",

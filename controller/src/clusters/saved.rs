@@ -2,6 +2,8 @@
 
 //! What the controller keeps of clusters and imports in `--state-dir`.
 
+mod ports;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -15,15 +17,19 @@ use portolan_federate::imports::ImportName;
 use portolan_federate::state::{Phase, Status};
 use portolan_policy::Drain;
 use portolan_runtime::{AtomicFile, Vital};
-use portolan_select::{Kept, import_key};
+use portolan_select::{GatewayPorts, Kept, import_key};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+
+use ports::SavedPort;
 
 /// The file of states.
 const CLUSTERS: &str = "clusters.yaml";
 /// The file of virtual addresses.
 const ALLOCATIONS: &str = "allocations.yaml";
+/// The file of ports of gateways.
+const GATEWAYS: &str = "gateways.yaml";
 /// The file of drains that no policy has.
 const DRAINS: &str = "drains.yaml";
 
@@ -37,6 +43,8 @@ pub(crate) struct Saved {
     pub(crate) statuses: BTreeMap<Arc<str>, Status>,
     /// Imports, by their keys.
     pub(crate) imports: BTreeMap<ObjectKey, Kept>,
+    /// Ports of exports at gateways, by the name of the cluster.
+    pub(crate) ports: BTreeMap<Arc<str>, GatewayPorts>,
     /// Drains of an operator, by the name of the cluster.
     pub(crate) drains: BTreeMap<Arc<str>, Drain>,
 }
@@ -49,6 +57,7 @@ impl Saved {
     pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
         let clusters: Vec<SavedCluster> = read(&directory.join(CLUSTERS))?;
         let imports: Vec<SavedImport> = read(&directory.join(ALLOCATIONS))?;
+        let ports: Vec<SavedPort> = read(&directory.join(GATEWAYS))?;
         let drains: Vec<SavedDrain> = read(&directory.join(DRAINS))?;
         Ok(Self {
             statuses: clusters
@@ -56,6 +65,7 @@ impl Saved {
                 .map(SavedCluster::into_status)
                 .collect(),
             imports: imports.into_iter().map(SavedImport::into_kept).collect(),
+            ports: ports::by_cluster(ports),
             drains: drains.into_iter().map(SavedDrain::into_drain).collect(),
         })
     }
@@ -214,7 +224,7 @@ impl Saver {
             (name, sender)
         };
         Self {
-            files: [CLUSTERS, ALLOCATIONS, DRAINS].map(start).into(),
+            files: [CLUSTERS, ALLOCATIONS, GATEWAYS, DRAINS].map(start).into(),
         }
     }
 
@@ -232,6 +242,10 @@ impl Saver {
             all.map(|(key, kept)| SavedImport::new(key, kept))
                 .collect::<Vec<_>>()
         });
+    }
+
+    pub(crate) fn gateways(&self, ports: &BTreeMap<Arc<str>, GatewayPorts>) {
+        self.write(GATEWAYS, || ports::saved(ports));
     }
 
     pub(crate) fn drains(&self, drains: &BTreeMap<Arc<str>, Drain>) {

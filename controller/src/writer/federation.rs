@@ -3,6 +3,7 @@
 //! Inputs of imports that depend on time, or are kept over restarts: states of clusters, virtual
 //! addresses, drains.
 
+mod gateways;
 mod planning;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,11 +12,12 @@ use std::time::{Duration, SystemTime};
 
 use portolan_catalog::ObjectKey;
 use portolan_federate::Moment;
+use portolan_federate::gateway::Ports;
 use portolan_federate::state::{Fleet, Phase, Settings, Status, may_serve_without};
 use portolan_federate::vip::{Allocation, Claim, Range, Vips};
 use portolan_model::Family;
 use portolan_policy::{Cluster, Drain, Loss, Objects, Overlap, overlaps};
-use portolan_select::{ClusterState, Kept, Pipeline, Wanted, import_key};
+use portolan_select::{ClusterState, GatewayPorts, Kept, Pipeline, Wanted, import_key};
 use tokio::time::Instant;
 
 use super::objects::McsPlanner;
@@ -45,6 +47,9 @@ pub(crate) struct Federated {
     fleet: Fleet,
     drains: BTreeMap<Arc<str>, Drain>,
     vips: BTreeMap<Arc<str>, Vips>,
+    ports: BTreeMap<Arc<str>, Ports>,
+    /// Ports of gateways as they were kept, until the policy is known.
+    resumed_ports: BTreeMap<Arc<str>, GatewayPorts>,
     /// Imports as they were kept, until the policy is known.
     resumed: BTreeMap<ObjectKey, Kept>,
     ticked: Option<Instant>,
@@ -77,6 +82,7 @@ impl Federated {
             drains: saved.drains,
             began: now(),
             resumed: saved.imports,
+            resumed_ports: saved.ports,
             ..Self::default()
         }
     }
@@ -122,7 +128,13 @@ impl Federated {
         if !resumed.is_empty() {
             pipeline.set_kept(resumed);
         }
+        for (cluster, ports) in std::mem::take(&mut self.resumed_ports) {
+            pipeline.set_gateway_ports(&cluster, ports);
+        }
         for (name, cluster) in &self.objects.clusters {
+            let gateway = cluster.network.gateway.as_ref();
+            let ports = self.ports.entry(name.as_str().into()).or_default();
+            ports.set_range(gateway.map(|gateway| gateway.ports));
             let ranges = cluster.network.cluster_set_ips.iter();
             let ranges = ranges.map(|range| Range::new(*range));
             self.vips
@@ -345,13 +357,18 @@ impl Federated {
         is_news
     }
 
-    /// Saves addresses and winners of imports, if any changed.
+    /// Saves addresses and winners of imports, and ports of gateways, if any changed.
     pub(super) fn save(&self, pipeline: &mut Pipeline) {
-        if self.is_on()
-            && let Some(kept) = pipeline.changed_kept()
-        {
+        if !self.is_on() {
+            return;
+        }
+        if let Some(kept) = pipeline.changed_kept() {
             self.saver.imports(kept);
         }
+        if let Some(ports) = pipeline.changed_gateway_ports() {
+            self.saver.gateways(ports);
+        }
+        self.count_gateways(pipeline);
     }
 }
 

@@ -50,6 +50,12 @@ pub(super) fn isolate(lan: &Namespace, host: &Host, isolated: bool) -> Result<()
     )])
 }
 
+/// Sets the largest packet of a machine's link, at both ends.
+pub(super) fn set_mtu(lan: &Namespace, host: &Host, bytes: u16) -> Result<()> {
+    lan.ip(&[format!("link set {} mtu {bytes}", host.name())])?;
+    host.namespace().ip(&[format!("link set eth0 mtu {bytes}")])
+}
+
 /// The LAN address of node `number`.
 pub(super) fn node_addresses(number: u8) -> (Ipv4Addr, Ipv6Addr) {
     (v4(FIRST_NODE + number), v6(FIRST_NODE + number))

@@ -77,12 +77,22 @@ pub struct Rig {
 impl Rig {
     /// Builds the LAN, the nodes and the clients; pods come by [`Node::add_pod`].
     pub fn new(config: RigConfig) -> Result<Self> {
+        Self::of_clusters(config, config.nodes)
+    }
+
+    /// The same for several clusters of so many nodes each, that have the same networks of pods: nodes know the routes
+    /// to pods of their own cluster alone.
+    pub fn of_clusters(config: RigConfig, nodes_each: u8) -> Result<Self> {
         let set = Arc::new(NamespaceSet::new());
         let (lan, machines) = lan::build(&set, config)?;
         let (nodes, clients) = machines.split_at(config.nodes.into());
         let nodes = (0..config.nodes)
             .zip(nodes)
-            .map(|(number, host)| Node::new(host.clone(), number, config.nodes, Arc::clone(&set)))
+            .map(|(number, host)| {
+                let first = number - number % nodes_each;
+                let cluster = first..(first + nodes_each).min(config.nodes);
+                Node::new(host.clone(), number, cluster, Arc::clone(&set))
+            })
             .collect::<Result<_>>()?;
         Ok(Self {
             lan,
@@ -104,6 +114,13 @@ impl Rig {
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Sets the largest packet of the links between nodes and the LAN, in bytes. Those of pods stay larger.
+    pub fn set_mtu(&self, bytes: u16) -> Result<()> {
+        self.nodes
+            .iter()
+            .try_for_each(|node| lan::set_mtu(&self.lan, node, bytes))
     }
 
     /// Silently drops all packets between two machines of the LAN, or no longer. Their packets to

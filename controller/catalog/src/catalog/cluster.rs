@@ -11,7 +11,7 @@ use portolan_model::NodeInfo;
 use crate::addresses::Addresses;
 use crate::claims::Claims;
 use crate::packed::{Few, PackedService, PackedSlice, cut};
-use crate::{Kind, Service, ServiceExport, ServiceImport};
+use crate::{HostFacts, Kind, Service, ServiceExport, ServiceImport};
 
 /// One cluster.
 #[derive(Debug, Default)]
@@ -75,6 +75,7 @@ pub(super) struct ServiceEntry {
 pub(super) struct KnownNode {
     pub(super) info: NodeInfo,
     pub(super) addresses: Box<[IpAddr]>,
+    pub(super) host: Option<Box<HostFacts>>,
 }
 
 impl Cluster {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use portolan_model::{ByRecord, NodeInfo, NodeKey, Record};
 
 use super::Catalog;
-use crate::{Claim, Claimant, FieldProblem, Kind, ObjectKey, ObjectRef, Service};
+use crate::{Claim, Claimant, FieldProblem, HostFacts, Kind, ObjectKey, ObjectRef, Service};
 
 impl Catalog {
     /// A Service, if the controller serves it.
@@ -39,6 +39,13 @@ impl Catalog {
     pub fn node_info(&self, node: &NodeKey) -> Option<&NodeInfo> {
         let cluster = self.clusters.get(&node.cluster)?;
         Some(&cluster.nodes.get(&node.name)?.info)
+    }
+
+    /// What decides about the gateways of a cluster: its Nodes by name, in no order.
+    pub fn hosts(&self, cluster: &str) -> impl Iterator<Item = (&Arc<str>, &HostFacts)> {
+        let nodes = self.clusters.get(cluster).map(|cluster| &cluster.nodes);
+        let nodes = nodes.into_iter().flatten();
+        nodes.filter_map(|(name, node)| Some((name, node.host.as_deref()?)))
     }
 
     /// All nodes, in no order.

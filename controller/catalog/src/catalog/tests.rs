@@ -181,6 +181,31 @@ fn a_node_is_dirty_only_if_its_agent_has_to_know() {
     assert_eq!(put(&mut catalog, Object::Node(changed)).nodes.len(), 1);
 }
 
+#[test]
+fn a_node_that_may_be_a_gateway_makes_its_cluster_dirty() {
+    let mut catalog = Catalog::default();
+    let hosted = |ready| {
+        let host = HostFacts {
+            ready,
+            ..HostFacts::default()
+        };
+        Object::Node(Node {
+            host: Some(Box::new(host)),
+            ..Node::new(key("", "n1"))
+        })
+    };
+    let of = |dirty: DirtySet| (dirty.hosts.len(), dirty.urgent, dirty.nodes.len());
+    assert_eq!(of(put(&mut catalog, hosted(true))), (1, false, 1));
+    assert!(put(&mut catalog, hosted(true)).is_empty());
+    assert_eq!(of(put(&mut catalog, hosted(false))), (1, true, 0));
+    let hosts: Vec<_> = catalog.hosts(&key("", "n1").cluster).collect();
+    assert_eq!(hosts, [(&"n1".into(), &HostFacts::default())]);
+    let mut dirty = DirtySet::default();
+    let node = hosted(true).reference();
+    catalog.apply(ObjectChange::Delete(node), &mut dirty);
+    assert_eq!(dirty.hosts.len(), 1);
+}
+
 /// The slice `web-1` of the Service `web`.
 fn web(endpoints: Vec<Endpoint>, triggered_ms: Option<u64>) -> EndpointSlice {
     EndpointSlice {

@@ -2,7 +2,7 @@
 
 //! Nodes, and Pods that have a weight.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use portolan_model::NodeInfo;
@@ -21,6 +21,21 @@ pub struct Node {
     pub addresses: BTreeSet<IpAddr>,
     /// The weight of the endpoints on it (annotation), 0 to [`MAX_WEIGHT`]; 1 if `None`.
     pub weight: Option<u32>,
+    /// What decides whether it is a gateway; `None` if its cluster shares no Services with others.
+    pub host: Option<Box<HostFacts>>,
+}
+
+/// What decides whether a Node is a gateway of its cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct HostFacts {
+    /// Whether its condition `Ready` is true, or absent as in files, and it is not about to go.
+    pub ready: bool,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `status.addresses[]` of type InternalIP.
+    pub internal: BTreeSet<IpAddr>,
+    /// `status.addresses[]` of type ExternalIP.
+    pub external: BTreeSet<IpAddr>,
 }
 
 impl Node {
@@ -32,6 +47,7 @@ impl Node {
             info: NodeInfo::default(),
             addresses: BTreeSet::new(),
             weight: None,
+            host: None,
         }
     }
 }

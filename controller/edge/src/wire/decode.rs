@@ -195,6 +195,7 @@ fn node(key: ObjectKey, from: &v1::EdgeNode) -> Result<Node> {
             .into_iter()
             .collect(),
         weight: weight.transpose()?,
+        host: None,
     })
 }
 

@@ -8,6 +8,7 @@ use portolan_model::Family;
 use portolan_policy::Because;
 
 use super::ImportName;
+use crate::gateway::NoPath;
 
 /// The condition `Valid` of a ServiceExport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +80,11 @@ pub enum Invisible {
     Quota(u32),
     /// The exporting cluster cannot be reached: why.
     Unreachable(String),
+    /// One of both clusters is behind gateways, and connections have no way.
+    NoPath(NoPath),
+    /// The Service is headless, and one of both clusters is behind gateways: clients cannot connect to the addresses of
+    /// its pods, which are all that it has.
+    HeadlessBehindGateway,
     /// The exporting cluster exports another Service that has this name here.
     NameTaken(ImportName),
     /// The importing cluster has no range of virtual addresses for the Service.
@@ -110,6 +116,10 @@ impl fmt::Display for Invisible {
             }
             Self::Quota(most) => write!(f, "not exported: {most} older exports are the most"),
             Self::Unreachable(why) => write!(f, "not imported: {why}"),
+            Self::NoPath(why) => write!(f, "not imported: {why}"),
+            Self::HeadlessBehindGateway => {
+                f.write_str("not imported: a headless Service, and no route to its pods")
+            }
             Self::NameTaken(other) => write!(f, "not imported: {other} has this name here"),
             Self::NoFamily => f.write_str("not imported: no clusterSetIPs of its families"),
             Self::NoVip(family) => {

@@ -9,8 +9,10 @@ use portolan_policy::spec::Action;
 use portolan_policy::{ClusterFacts, Selector, ServiceFacts, import_decision};
 
 use super::{
-    Candidate, ExportStatus, Federation, ImportName, Invisible, Member, Ready, Valid, World,
+    Candidate, ExportStatus, Federation, ImportName, Invisible, Member, Ready, ServiceType, Valid,
+    World,
 };
+use crate::gateway::{Path, path};
 use crate::vip::{Allocation, VipProblem};
 
 /// An export as a cluster sees it.
@@ -77,8 +79,28 @@ pub(super) fn visible(
         return Err(Invisible::Quota(there.max_exports));
     }
     match &there.unreachable {
-        Some(why) if !own => Err(Invisible::Unreachable(why.clone())),
-        _ => Ok(visible),
+        Some(why) if !own => return Err(Invisible::Unreachable(why.clone())),
+        _ => {}
+    }
+    is_reached(world, importing, exporting, candidate)?;
+    Ok(visible)
+}
+
+/// Whether connections from one cluster reach what a Service of another has.
+fn is_reached(
+    world: &World<'_>,
+    importing: &str,
+    exporting: &str,
+    candidate: &Candidate,
+) -> Result<(), Invisible> {
+    let clusters = &world.objects.clusters;
+    let (Some(here), Some(there)) = (clusters.get(importing), clusters.get(exporting)) else {
+        return Ok(());
+    };
+    let is_headless = candidate.service == Some(ServiceType::Headless);
+    match path(here, there).map_err(Invisible::NoPath)? {
+        Path::Gateways if is_headless => Err(Invisible::HeadlessBehindGateway),
+        Path::Gateways | Path::Pods => Ok(()),
     }
 }
 

@@ -22,13 +22,14 @@ pub struct Network {
     pub mode: NetworkMode,
     /// The networks of pods, at least one.
     pub pods: Vec<IpNet>,
-    /// The networks of nodes; at least one in mode Gateway.
+    /// The networks of nodes; at least one of a cluster with gateways.
     pub nodes: Vec<IpNet>,
     /// The networks of cluster IPs.
     pub services: Vec<IpNet>,
     /// The ranges of the imports' virtual addresses in this cluster, at most one of each family.
     pub cluster_set_ips: Vec<IpNet>,
-    /// The gateways; present in mode Gateway.
+    /// The gateways; present in mode Gateway. A Flat cluster with gateways is reached by them from clusters in mode
+    /// Gateway.
     pub gateway: Option<Gateway>,
 }
 
@@ -114,6 +115,20 @@ impl Network {
         }
     }
 
+    /// Whether a gateway may have this address: it lies in the networks of nodes, and is no virtual address.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn admits_node(&self, address: IpAddr) -> Result<(), NotAdmitted> {
+        self.admits(address)?;
+        let mut nodes = self.nodes.iter();
+        if nodes.any(|network| network.contains(&address)) {
+            Ok(())
+        } else {
+            Err(NotAdmitted::Outside)
+        }
+    }
+
     /// The range of virtual addresses of a family.
     #[must_use]
     pub fn cluster_set_range(&self, family: Family) -> Option<IpNet> {
@@ -154,13 +169,12 @@ impl Network {
         if spec.pod_cidrs.is_empty() {
             faults.add(&path.field("podCIDRs"), PolicyError::NoPodNetwork);
         }
-        if spec.mode == NetworkMode::Gateway {
-            if spec.gateway.is_none() {
-                faults.add(&path.field("gateway"), PolicyError::NoGateway);
-            }
-            if spec.node_cidrs.is_empty() {
-                faults.add(&path.field("nodeCIDRs"), PolicyError::NoNodeNetwork);
-            }
+        if spec.mode == NetworkMode::Gateway && spec.gateway.is_none() {
+            faults.add(&path.field("gateway"), PolicyError::NoGateway);
+        }
+        let has_gateway = spec.mode == NetworkMode::Gateway || spec.gateway.is_some();
+        if has_gateway && spec.node_cidrs.is_empty() {
+            faults.add(&path.field("nodeCIDRs"), PolicyError::NoNodeNetwork);
         }
         network
     }

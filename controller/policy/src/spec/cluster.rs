@@ -108,7 +108,7 @@ pub struct NetworkSpec {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub cluster_set_ips: Vec<String>,
-    /// The gateways; needed in mode Gateway.
+    /// The gateways; needed in mode Gateway. Clusters in mode Gateway reach a Flat one by its gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewaySpec>,
 }

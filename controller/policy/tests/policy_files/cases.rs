@@ -301,7 +301,7 @@ pub(crate) const CLUSTERS: &[Case] = &[
             ),
             (
                 "InvalidNetwork",
-                "4:37: spec.network.nodeCIDRs: empty: expected the networks of nodes of a cluster in mode Gateway",
+                "4:37: spec.network.nodeCIDRs: empty: expected the networks of nodes of a cluster with gateways",
             ),
         ],
     ),
@@ -316,6 +316,10 @@ pub(crate) const CLUSTERS: &[Case] = &[
             (
                 "InvalidDuration",
                 "4:51: spec.drain.over: \"soon\": expected a duration such as 500ms, 5s or 2m",
+            ),
+            (
+                "InvalidNetwork",
+                "4:67: spec.network.nodeCIDRs: empty: expected the networks of nodes of a cluster with gateways",
             ),
             (
                 "InvalidPortRange",

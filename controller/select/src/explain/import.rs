@@ -3,7 +3,7 @@
 //! Explanations of the addresses of imports.
 
 use portolan_catalog::{Catalog, Claimant};
-use portolan_model::{Lists, NodeOverlay};
+use portolan_model::{Family, Lists, NodeOverlay};
 
 use super::{Explained, Explanation, Inquiry, frontend};
 use crate::SelectConfig;
@@ -45,6 +45,54 @@ pub(super) fn explain(
             .map(str::to_owned),
         endpoints,
         notes,
+    })
+}
+
+/// Where connections to an export at the gateways of its cluster go: the endpoints of that cluster.
+pub(super) fn explain_gateway(
+    catalog: &Catalog,
+    federation: &Federation,
+    config: SelectConfig,
+    inquiry: &Inquiry,
+    holder: &Claimant,
+) -> Option<Explanation> {
+    let projected = federation.project_at_gateways(catalog, config, &holder.service);
+    let projection = projected.into_iter().nth(holder.port)?;
+    let frontend = frontend(&projection, holder, inquiry)?;
+    let record = projection.record.as_ref()?;
+    let destinations = record.destinations.iter();
+    let of_family = destinations.filter(|one| Family::of(one.address.ip()) == frontend.family());
+    let endpoints = of_family.map(|one| Explained {
+        address: one.address,
+        weight: one.weight,
+        node: None,
+        zone: None,
+        ready: true,
+        serving: true,
+        terminating: false,
+        used: true,
+        reason: String::from("an endpoint of the export"),
+    });
+    let ranges: Vec<_> = frontend
+        .source_ranges
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let note = format!(
+        "an export at a gateway, for nodes of other clusters in {}",
+        ranges.join(", ")
+    );
+    let info = catalog.node_info(&inquiry.node);
+    Some(Explanation {
+        record: record.key.to_string(),
+        kind: frontend.kind,
+        lists: frontend.lists,
+        node: inquiry.node.name.to_string(),
+        zone: info
+            .and_then(|info| info.zone.as_deref())
+            .map(str::to_owned),
+        endpoints: endpoints.collect(),
+        notes: vec![note],
     })
 }
 

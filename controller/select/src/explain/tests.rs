@@ -83,6 +83,7 @@ fn world(external: TrafficPolicy) -> Catalog {
             },
             addresses: BTreeSet::from([[192, 168, 0, last].into()]),
             weight: None,
+            host: None,
         })
     };
     let service = Service {

@@ -10,6 +10,7 @@ use portolan_catalog::{
     Catalog, ClusterProperty, EndpointRef, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef,
     Reason, Service, ServiceFacts, ServicePort,
 };
+use portolan_federate::gateway::Gateways;
 use portolan_federate::imports::{ExportStatus, Ready, Valid};
 use portolan_federate::merge::{ImportPort, condition};
 use portolan_model::Family;
@@ -87,7 +88,7 @@ pub(super) fn object(service: &ObjectKey) -> ObjectRef {
 }
 
 /// The field of problems with endpoints.
-const ENDPOINTS: &str = "endpoints";
+pub(super) const ENDPOINTS: &str = "endpoints";
 
 impl Federation {
     /// Notes what the plan says about exports.
@@ -110,9 +111,9 @@ impl Federation {
                 all.extend(of_endpoints);
             }
         }
-        let of_properties = self.problems.iter();
-        let of_properties = of_properties.filter(|(of, _)| of.kind == Kind::ClusterProperty);
-        problems.extend(of_properties.map(|(of, found)| (of.clone(), found.clone())));
+        let of_others = self.problems.iter();
+        let of_others = of_others.filter(|(of, _)| of.kind != Kind::ServiceExport);
+        problems.extend(of_others.map(|(of, found)| (of.clone(), found.clone())));
         self.problems_changed |= self.problems != problems;
         self.problems = problems;
     }
@@ -139,6 +140,32 @@ impl Federation {
                 let problem = FieldProblem::new("spec.value", Reason::Conflict, message);
                 problems.insert(property(cluster, name), vec![problem]);
             }
+        }
+        self.problems_changed |= self.problems != problems;
+        self.problems = problems;
+    }
+
+    /// Notes the addresses of Nodes that cannot be those of gateways.
+    pub(super) fn check_hosts(&mut self, cluster: &Arc<str>, gateways: &Gateways) {
+        let is_of = |of: &ObjectRef| of.kind == Kind::Node && of.key.cluster == *cluster;
+        let mut problems = self.problems.clone();
+        problems.retain(|of, _| !is_of(of));
+        for (node, refused) in &gateways.refused {
+            let of = ObjectRef {
+                kind: Kind::Node,
+                key: ObjectKey {
+                    cluster: Arc::clone(cluster),
+                    namespace: Arc::default(),
+                    name: Arc::clone(node),
+                },
+            };
+            let message = format!(
+                "AddressOutsideNetwork: {}: no gateway has them",
+                in_words(refused)
+            );
+            let reason = Reason::AddressOutsideNetwork;
+            let problem = FieldProblem::new("status.addresses", reason, message);
+            problems.insert(of, vec![problem]);
         }
         self.problems_changed |= self.problems != problems;
         self.problems = problems;
@@ -194,30 +221,34 @@ impl Federation {
             let message = format!("{most} of one family: imports use the first {bound}");
             FieldProblem::new(ENDPOINTS, Reason::TooMany, message)
         });
-        outside(&refused).into_iter().chain(excess).collect()
+        let of_gateways = self.of_gateways(key, facts);
+        let of_endpoints = outside(&refused).into_iter().chain(excess);
+        of_endpoints.chain(of_gateways).collect()
     }
 }
 
 /// One problem for all addresses, so that their number is bounded.
 fn outside(refused: &BTreeMap<IpAddr, NotAdmitted>) -> Option<FieldProblem> {
+    (!refused.is_empty()).then(|| {
+        let message = format!(
+            "AddressOutsideNetwork: {}: no import uses them",
+            in_words(refused)
+        );
+        FieldProblem::new(ENDPOINTS, Reason::AddressOutsideNetwork, message)
+    })
+}
+
+/// The first of some addresses, each with the reason.
+fn in_words(refused: &BTreeMap<IpAddr, NotAdmitted>) -> String {
     let named = refused.iter().take(NAMED);
     let named: Vec<String> = named.map(|(ip, why)| format!("{ip} ({why})")).collect();
     let more = refused.len().saturating_sub(NAMED);
-    let more = if more > 0 {
-        format!(" and {more} more")
+    let named = named.join(", ");
+    if more > 0 {
+        format!("{named} and {more} more")
     } else {
-        String::new()
-    };
-    (!named.is_empty()).then(|| {
-        FieldProblem::new(
-            ENDPOINTS,
-            Reason::AddressOutsideNetwork,
-            format!(
-                "AddressOutsideNetwork: {}{more}: no import uses them",
-                named.join(", ")
-            ),
-        )
-    })
+        named
+    }
 }
 
 pub(super) fn of_status(status: &ExportStatus) -> Vec<FieldProblem> {

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, Kind, ObjectKey, ObjectRef, OwnImport, Reason};
-use portolan_federate::imports::ImportName;
+use portolan_federate::imports::{ImportHere, ImportName};
 use portolan_federate::merge::ImportKind;
 use portolan_mcs::{Awaited, Observed, Wanted, WantedSlice, Write, slices, writes};
 use portolan_policy::spec::EndpointSlices;
 
+use super::noted;
 use super::{Federation, import_key, service_key};
 
 impl Federation {
@@ -43,6 +44,9 @@ impl Federation {
             let kept = self.kept.get(&import_key(cluster, name));
             let ips = kept.map(|kept| kept.ips.as_slice()).unwrap_or_default();
             wanted.import(name.clone(), here, ips);
+            if let Some(text) = self.noted_ports(cluster, name, here) {
+                wanted.annotate(name, noted::GATEWAY_PORTS, text);
+            }
         }
         let exports = self.plan.exports.get(cluster).into_iter().flatten();
         for (name, status) in exports {
@@ -78,7 +82,7 @@ impl Federation {
         let imports = self.plan.imports.get(cluster).into_iter().flatten();
         let imports = imports.filter(|(_, here)| is_asked(here.import.kind));
         let of_import = imports.flat_map(|(name, here)| {
-            let sources = self.exported_endpoints(catalog, here);
+            let sources = self.exported_endpoints(catalog, cluster, here);
             sources.map(|(id, endpoints)| slices(name, &id, &endpoints))
         });
         of_import.flatten().collect()
@@ -89,13 +93,36 @@ impl Federation {
     pub(crate) fn adopt(&mut self, catalog: &Catalog, cluster: &Arc<str>) {
         let observed = catalog.observed_imports(cluster);
         let own = observed.filter_map(|import| Some((&import.key, import.own.as_deref()?)));
+        let mut ports = self.gateway_ports().get(cluster).cloned();
         for (key, own) in own {
+            if let Some(text) = own.annotations.get(noted::GATEWAY_PORTS) {
+                let ports = ports.get_or_insert_default();
+                ports.extend(noted::read(&key.namespace, &key.name, text));
+            }
             let name = ImportName {
                 namespace: Arc::clone(&key.namespace),
                 name: Arc::clone(&key.name),
             };
             self.adopt_one(&import_key(cluster, &name), own);
         }
+        if let Some(ports) = ports {
+            self.set_gateway_ports(cluster, ports);
+            // They may be outside of the range, or not wanted any more.
+            self.ports_wanted = true;
+        }
+    }
+
+    /// The ports that a cluster's own export has at gateways, as the annotation of its import there: other replicas read
+    /// it, and this one after a restart.
+    fn noted_ports(
+        &self,
+        cluster: &Arc<str>,
+        name: &ImportName,
+        here: &ImportHere,
+    ) -> Option<String> {
+        let is_own = here.sources.get(cluster) == Some(name);
+        let ports = self.gateway_ports().get(cluster).filter(|_| is_own)?;
+        noted::spell(ports, name)
     }
 
     fn adopt_one(&mut self, key: &ObjectKey, own: &OwnImport) {

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, EndpointRef, ObjectKey, ServiceFacts};
+use portolan_federate::gateway::{Path, path};
 use portolan_federate::imports::ImportHere;
 use portolan_federate::merge::{ImportKind, Port};
 use portolan_mcs::{WantedEndpoint, WantedEndpoints};
@@ -15,6 +16,7 @@ use portolan_policy::Cluster;
 use portolan_policy::spec::LastResort;
 
 use super::export::{admitted, export_port_of, first_of_families};
+use super::gateway::port_name;
 use super::{Federation, import_key, service_key};
 
 /// An import as DNS names it.
@@ -87,7 +89,7 @@ impl Federation {
         let endpoints = match kind {
             ImportKind::ClusterSetIp => BTreeMap::new(),
             ImportKind::Headless => {
-                let all = self.exported_endpoints(catalog, here);
+                let all = self.exported_endpoints(catalog, &key.cluster, here);
                 all.map(|(id, endpoints)| (id, ready(endpoints))).collect()
             }
         };
@@ -104,20 +106,68 @@ impl Federation {
     pub(super) fn exported_endpoints(
         &self,
         catalog: &Catalog,
+        importing: &str,
         here: &ImportHere,
     ) -> impl Iterator<Item = (Arc<str>, WantedEndpoints)> {
+        let importing = self.objects.clusters.get(importing);
         let is_lost = |name: &Arc<str>| self.states.get(name).is_some_and(|state| state.lost);
         let keeps_last = self.set.loss.last_resort == LastResort::Keep;
         let keeps = keeps_last && here.sources.keys().all(is_lost);
         let sources = here.sources.iter();
         let serving = sources.filter(move |(exporting, _)| keeps || !is_lost(exporting));
-        serving.filter_map(|(exporting, source)| {
+        serving.filter_map(move |(exporting, source)| {
             let exporter = self.objects.clusters.get(&**exporting)?;
             let key = service_key(exporting, source);
             let facts = catalog.export(&key)?.service.as_deref()?;
             let endpoints = self.of_exporter(catalog, here, exporter, &key, facts);
+            let endpoints = match path(importing?, exporter).ok()? {
+                Path::Pods => endpoints,
+                Path::Gateways => self.at_gateways_of(catalog, importing?, &key, endpoints),
+            };
             Some((Arc::from(exporter.id.as_str()), endpoints))
         })
+    }
+
+    /// The gateways in place of the endpoints that they lead to, each with the ports of the export there.
+    fn at_gateways_of(
+        &self,
+        catalog: &Catalog,
+        importing: &Cluster,
+        service: &ObjectKey,
+        endpoints: WantedEndpoints,
+    ) -> WantedEndpoints {
+        let mut all = BTreeMap::<IpAddr, (Arc<str>, BTreeMap<(Arc<str>, Protocol), u16>)>::new();
+        let mut ready = BTreeMap::<Family, bool>::new();
+        let mut names = BTreeSet::new();
+        for (endpoint, ports) in &endpoints {
+            *ready.entry(Family::of(endpoint.address)).or_default() |= endpoint.ready;
+            names.extend(ports.keys().cloned());
+        }
+        for (name, protocol) in names {
+            let port = port_name(service, &name, protocol);
+            for (place, node) in self.gateways_for(importing, &port, &service.cluster) {
+                let (_, ports) = all.entry(place.ip()).or_insert((node, BTreeMap::new()));
+                ports.insert((Arc::clone(&name), protocol), place.port());
+            }
+        }
+        let gateways = all.into_iter().filter_map(|(address, (name, ports))| {
+            let ready = *ready.get(&Family::of(address))?;
+            let node = NodeKey {
+                cluster: Arc::clone(&service.cluster),
+                name,
+            };
+            let zone = catalog.node_info(&node).and_then(|info| info.zone.clone());
+            let gateway = WantedEndpoint {
+                address,
+                ready,
+                serving: ready,
+                terminating: false,
+                zone,
+                hostname: None,
+            };
+            Some((gateway, ports))
+        });
+        gateways.collect()
     }
 
     fn of_exporter(

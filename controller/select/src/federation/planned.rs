@@ -2,7 +2,8 @@
 
 //! What another policy would change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_catalog::Catalog;
@@ -36,6 +37,10 @@ pub struct PlannedShares {
     /// The share of each cluster in permille, of the first port and family; empty before the import has an
     /// address.
     pub permille: BTreeMap<String, u32>,
+    /// The gateways by which connections to a cluster go, of the first port and family; clusters whose pods are reached
+    /// themselves are not here.
+    #[serde(default)]
+    pub gateways: BTreeMap<String, Vec<SocketAddr>>,
     /// The clusters that export it.
     pub clusters: Vec<String>,
 }
@@ -55,6 +60,9 @@ impl Federation {
         };
         other.set_policies(objects);
         other.plan = imports(&other.world(catalog));
+        other.ports.clone_from(&self.ports);
+        other.renew_gateways(catalog, &BTreeSet::new());
+        other.try_ports(catalog);
         let worlds = (self.world(catalog), other.world(catalog));
         let mut keys = self.keys();
         keys.extend(other.keys());
@@ -66,10 +74,13 @@ impl Federation {
                 let here = federation.here(&key)?;
                 let first = shown.ports.first();
                 let clusters = first.into_iter().flat_map(|port| &port.clusters);
+                let gateways = clusters.clone().filter(|one| !one.gateways.is_empty());
+                let gateways = gateways.map(|one| (one.cluster.clone(), one.gateways.clone()));
                 let permille =
                     clusters.filter_map(|one| Some((one.cluster.clone(), one.share_permille?)));
                 Some(PlannedShares {
                     permille: permille.collect(),
+                    gateways: gateways.collect(),
                     policy: shown.policy,
                     clusters: here.sources.keys().map(Arc::to_string).collect(),
                 })

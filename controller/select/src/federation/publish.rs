@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, ObjectKey, Service, ServicePort, TrafficPolicy};
+use portolan_federate::gateway::{Path, path};
 use portolan_federate::imports::ImportHere;
 use portolan_federate::merge::{Affinity, ImportKind, ImportPort};
 use portolan_model::Family;
@@ -13,7 +14,8 @@ use portolan_policy::Cluster;
 use portolan_policy::spec::LastResort;
 
 use super::export::{admitted, port_of};
-use super::{Federation, needs_address, service_key};
+use super::gateway::port_name;
+use super::{Federation, exported_service, needs_address, service_key};
 use crate::project::{Exporter, Exporters, Imported, OfFamily, is_settled, project_import};
 use crate::{Projection, SelectConfig};
 
@@ -105,13 +107,16 @@ impl Federation {
         projected
     }
 
-    /// Projects an import for its table, and notes what that depends on.
+    /// Projects an import, or an export at gateways, for its table, and notes what that depends on.
     pub(crate) fn project_noted(
         &mut self,
         catalog: &Catalog,
         config: SelectConfig,
         key: &ObjectKey,
     ) -> Vec<Projection> {
+        if exported_service(key).is_some() {
+            return self.project_at_gateways(catalog, config, key);
+        }
         let projected = self.project(catalog, config, key, Extent::Deciding);
         self.users.note(key, projected.used);
         let ports = projected.ports.into_iter();
@@ -139,7 +144,8 @@ impl Federation {
         extent: Extent,
     ) -> Exporters<'c> {
         let here = import.here;
-        let exporter = |name: &Arc<str>| self.exporter(catalog, here, port, name);
+        let importing = &import.service.key.cluster;
+        let exporter = |name: &Arc<str>| self.exporter(catalog, (importing, here), port, name);
         let keeps = self.keeps_last(here, port);
         let mut found = BTreeMap::new();
         let find = |found: &mut BTreeMap<Arc<str>, Exporter<'c>>, name: &Arc<str>| {
@@ -180,7 +186,7 @@ impl Federation {
     fn exporter<'c>(
         &self,
         catalog: &'c Catalog,
-        here: &ImportHere,
+        (importing, here): (&str, &ImportHere),
         port: &ImportPort,
         name: &Arc<str>,
     ) -> Option<Exporter<'c>> {
@@ -189,8 +195,17 @@ impl Federation {
         let id = port.clusters.get(cluster.id.as_str())?;
         let service = service_key(name, source);
         let state = self.states.get(name).copied()?;
+        let importing = self.objects.clusters.get(importing)?;
+        let gateways = match path(importing, cluster).ok()? {
+            Path::Pods => None,
+            Path::Gateways => {
+                let port = port_name(&service, &port.port.name, port.port.protocol);
+                Some(self.gateways_for(importing, &port, name))
+            }
+        };
         Some(Exporter {
             id: Arc::clone(id),
+            gateways,
             endpoints: self.endpoints(catalog, cluster, &service, port),
             service,
             state,

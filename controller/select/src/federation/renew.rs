@@ -52,6 +52,7 @@ impl Federation {
             self.keep(key, &known);
         }
         self.dirty.extend(imports);
+        self.ports_wanted = true;
         let touched = renewal.exports.iter();
         let touched = touched.map(|(cluster, name)| service_key(cluster, name));
         let touched: BTreeSet<ObjectKey> = touched.collect();
@@ -61,6 +62,7 @@ impl Federation {
         }
         for key in &touched {
             self.check_status(key);
+            self.dirty.extend(self.at_gateways(key));
         }
         self.unchecked.extend(touched);
     }

@@ -3,7 +3,7 @@
 //! Imports and exports for people: who serves with which share, and why others do not.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, ObjectKey};
@@ -16,7 +16,8 @@ use portolan_policy::Threshold;
 use portolan_policy::spec::SpillOver;
 use serde::{Deserialize, Serialize};
 
-use super::{Extent, Federation, import_key};
+use super::gateway::gateway_key;
+use super::{Extent, Federation, import_key, service_key};
 use crate::SelectConfig;
 use crate::project::OfFamily;
 
@@ -85,6 +86,9 @@ pub struct ShownCluster {
     pub share_permille: Option<u32>,
     /// How many endpoints have which weight, the greatest first.
     pub weights: Vec<(usize, u32)>,
+    /// The gateways that connections go to; empty if they go to pods.
+    #[serde(default)]
+    pub gateways: Vec<SocketAddr>,
     /// Why so, in words; may be empty.
     pub reason: String,
 }
@@ -105,8 +109,23 @@ pub struct ShownExport {
     pub conflicts: Option<String>,
     /// What is wrong with its endpoints, and other problems.
     pub problems: Vec<String>,
+    /// Its ports at the gateways of its cluster, for clusters that do not reach pods.
+    #[serde(default)]
+    pub gateways: Vec<ShownGateway>,
     /// For each member whether it imports the Service: the name that it has there, or why not.
     pub importers: Vec<(String, Result<String, String>)>,
+}
+
+/// A port of an export at the gateways of its cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShownGateway {
+    /// Its name and protocol, as in `http TCP`.
+    pub port: String,
+    /// The addresses that accept connections, each with its Node.
+    pub places: Vec<(SocketAddr, String)>,
+    /// The clusters that it is for.
+    pub importers: Vec<String>,
 }
 
 impl Federation {
@@ -238,8 +257,38 @@ impl Federation {
             ready: status.map(|status| status.ready.as_str().to_owned()),
             conflicts: conflicts.map(|status| condition(&status.conflicts).1),
             problems: problems.map(ToString::to_string).collect(),
+            gateways: self.show_gateways(catalog, exporting, name),
             importers,
         })
+    }
+
+    fn show_gateways(
+        &self,
+        catalog: &Catalog,
+        exporting: &Arc<str>,
+        name: &ImportName,
+    ) -> Vec<ShownGateway> {
+        let exported = service_key(exporting, name);
+        let importers = self.gateway_importers(&exported).into_iter();
+        let importers: Vec<_> = importers.map(|one| one.meta.name.clone()).collect();
+        let service = self.gateway_service(catalog, &gateway_key(&exported));
+        let (Some(service), Some(gateways)) = (service, self.gateways.get(exporting)) else {
+            return Vec::new();
+        };
+        let ports = service.ports.iter().map(|port| {
+            let places = service.cluster_ips.iter().filter_map(|ip| {
+                let node = gateways.open.get(ip)?.to_string();
+                Some((SocketAddr::new(*ip, port.port), node))
+            });
+            ShownGateway {
+                port: format!("{} {}", port.name, port.protocol)
+                    .trim_start()
+                    .to_owned(),
+                places: places.collect(),
+                importers: importers.clone(),
+            }
+        });
+        ports.collect()
     }
 }
 
@@ -291,12 +340,18 @@ fn clusters(traffic: &Traffic, of: &OfFamily) -> Vec<ShownCluster> {
             health: own,
             share_permille: share.map(|share| permille(share.share, sum)),
             weights: share.map(weights).unwrap_or_default(),
+            gateways: gateways(cluster),
             reason: reason(cluster, place, load, own),
         }
     });
     let mut all: Vec<_> = all.collect();
     all.sort_by_key(|one| (one.tier.is_none(), one.tier, one.cluster.clone()));
     all
+}
+
+fn gateways(cluster: &shares::Cluster) -> Vec<SocketAddr> {
+    let endpoints = cluster.endpoints.iter().filter(|_| cluster.gateway);
+    endpoints.map(|endpoint| endpoint.address).collect()
 }
 
 /// The tier that has a cluster first, and its weight there.

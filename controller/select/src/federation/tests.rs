@@ -3,6 +3,7 @@
 //! Imports that follow any changes equal imports from scratch, and each rule of an import by itself.
 
 mod deciding;
+mod gateways;
 mod names;
 mod properties;
 mod random;
@@ -13,9 +14,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    Endpoint, EndpointSlice, ExportPort, Node, Object, ObjectChange, ObjectKey, Service,
+    Endpoint, EndpointSlice, ExportPort, HostFacts, Node, Object, ObjectChange, ObjectKey, Service,
     ServiceExport, ServiceFacts, ServicePort, ServiceType, SlicePort,
 };
+use portolan_federate::Moment;
+use portolan_federate::gateway::{PortClaim, Ports};
 use portolan_model::{Family, NodeKey, NodeOverlay, Protocol, Record, RecordKey};
 use portolan_policy::{File, Objects, read};
 
@@ -39,18 +42,26 @@ pub(super) fn put(object: Object) -> ObjectChange {
 
 /// A policy of the three clusters, cluster number N with pods in 10.N.0.0/16, and further objects.
 pub(super) fn policies(set: &str, more: &[(&str, &str)]) -> Objects {
-    let clusters = (1..).zip(CLUSTERS).map(|(number, name)| {
-        let network = format!(
-            "podCIDRs: [10.{number}.0.0/16, 'fd00:{number}::/32'], \
-             clusterSetIPs: [10.112.0.0/16, 'fd00:112::/108']"
-        );
-        let zone = if number == 3 { "us" } else { "eu" };
-        document(
-            "Cluster",
-            name,
-            &format!("{{access: {{files: [x]}}, region: {zone}, network: {{{network}}}}}"),
-        )
-    });
+    policies_with(set, [""; 3], more)
+}
+
+/// The same with further fields of the clusters' networks.
+pub(super) fn policies_with(set: &str, networks: [&str; 3], more: &[(&str, &str)]) -> Objects {
+    let clusters = (1..)
+        .zip(CLUSTERS)
+        .zip(networks)
+        .map(|((number, name), more)| {
+            let network = format!(
+                "podCIDRs: [10.{number}.0.0/16, 'fd00:{number}::/32'], \
+             clusterSetIPs: [10.112.0.0/16, 'fd00:112::/108'], {more}"
+            );
+            let zone = if number == 3 { "us" } else { "eu" };
+            document(
+                "Cluster",
+                name,
+                &format!("{{access: {{files: [x]}}, region: {zone}, network: {{{network}}}}}"),
+            )
+        });
     let more = more.iter().enumerate();
     let more = more.map(|(number, (kind, spec))| document(kind, &format!("p{number}"), spec));
     let text: String = [document("ClusterSet", "set", set)]
@@ -134,6 +145,45 @@ pub(super) fn node(cluster: &str, name: &str, zone: Option<&str>) -> ObjectChang
     put(Object::Node(node))
 }
 
+/// A Node that may be a gateway: of cluster number N and with a name that ends in M, it has the address 192.168.N.M.
+pub(super) fn gateway_node(cluster: &str, name: &str, ready: bool) -> Node {
+    let number = CLUSTERS.iter().position(|one| *one == cluster).unwrap() + 1;
+    let last = name.bytes().last().unwrap() - b'0';
+    let ip: IpAddr = [192, 168, number.try_into().unwrap(), last].into();
+    let host = HostFacts {
+        ready,
+        internal: [ip].into(),
+        ..HostFacts::default()
+    };
+    Node {
+        addresses: [ip].into(),
+        host: Some(Box::new(host)),
+        ..Node::new(ObjectKey {
+            namespace: "".into(),
+            ..key(cluster, name)
+        })
+    }
+}
+
+pub(super) fn gateway_object(cluster: &str, name: &str, ready: bool) -> Object {
+    Object::Node(gateway_node(cluster, name, ready))
+}
+
+pub(super) fn gateway(cluster: &str, name: &str, ready: bool) -> ObjectChange {
+    put(gateway_object(cluster, name, ready))
+}
+
+/// The same with an address of each family.
+pub(super) fn dual_node(cluster: &str, name: &str) -> Node {
+    let mut node = gateway_node(cluster, name, true);
+    let number = CLUSTERS.iter().position(|one| *one == cluster).unwrap() + 1;
+    let number = u16::try_from(number).unwrap();
+    let v6: IpAddr = [0xfd00, number, number, 0, 0, 0, 0, 1].into();
+    node.addresses.insert(v6);
+    node.host.as_mut().unwrap().internal.insert(v6);
+    node
+}
+
 /// Address number N of a cluster's network.
 pub(super) fn pod(cluster: &str, number: u8) -> IpAddr {
     let network = (1..).zip(CLUSTERS).find(|(_, name)| *name == cluster);
@@ -141,7 +191,11 @@ pub(super) fn pod(cluster: &str, number: u8) -> IpAddr {
 }
 
 pub(super) fn slice(cluster: &str, service: &str, endpoints: Vec<Endpoint>) -> ObjectChange {
-    put(Object::EndpointSlice(EndpointSlice {
+    put(Object::EndpointSlice(slice_of(cluster, service, endpoints)))
+}
+
+pub(super) fn slice_of(cluster: &str, service: &str, endpoints: Vec<Endpoint>) -> EndpointSlice {
+    EndpointSlice {
         key: key(cluster, &format!("{service}-1")),
         service: service.into(),
         family: Family::V4,
@@ -152,7 +206,7 @@ pub(super) fn slice(cluster: &str, service: &str, endpoints: Vec<Endpoint>) -> O
         }],
         endpoints,
         triggered_ms: None,
-    }))
+    }
 }
 
 /// All members in full.
@@ -174,6 +228,29 @@ pub(super) fn allocate(pipeline: &mut Pipeline) {
             let key = import_key(&cluster, &import.name);
             pipeline.set_address(key, ips.collect());
         }
+    }
+    allocate_ports(pipeline);
+}
+
+/// Gives exports ports at gateways, as the controller does, in the ranges of [`policies_with`].
+fn allocate_ports(pipeline: &mut Pipeline) {
+    let Some(mut wanted) = pipeline.wanted_ports() else {
+        return;
+    };
+    let kept = pipeline.gateway_ports().clone();
+    for cluster in CLUSTERS.map(Arc::<str>::from) {
+        let kept = kept.get(&cluster);
+        let wanted = wanted.remove(&cluster).unwrap_or_default().into_iter();
+        let claims = wanted.map(|name| PortClaim {
+            present: kept.and_then(|kept| kept.get(&name)).copied(),
+            name,
+        });
+        let mut ports = Ports::default();
+        ports.set_range(pipeline.gateway_range(&cluster));
+        let given = ports.allocate(&claims.collect::<Vec<_>>(), Moment::default());
+        let given = given.into_iter();
+        let given = given.filter_map(|(name, port)| Some((name, port.ok()?)));
+        pipeline.set_gateway_ports(&cluster, given.collect());
     }
 }
 

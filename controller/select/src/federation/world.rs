@@ -9,7 +9,6 @@ use portolan_catalog::{Catalog, ObjectKey, ServiceExport, ServiceFacts, ServiceT
 use portolan_federate::imports::{self as federate, Candidate, ImportName, Member, World};
 use portolan_federate::merge::{Affinity, Export, ImportKind, Port};
 use portolan_model::{Families, Family};
-use portolan_policy::spec::NetworkMode;
 use portolan_policy::{Cluster, Labels, Objects, Overlap, overlaps};
 
 use super::{Federation, SUFFIX, import_name};
@@ -17,24 +16,13 @@ use super::{Federation, SUFFIX, import_name};
 /// Why other clusters cannot use the exports of a cluster, by its name.
 pub(super) fn unreachable(objects: &Objects) -> BTreeMap<String, String> {
     let overlaps = overlaps(&objects.clusters).into_iter();
-    let overlapping = overlaps.filter_map(|(name, found)| {
-        let mut found = found.iter();
-        let first = found.find(|overlap| !matches!(overlap, Overlap::Vips { .. }))?;
-        Some((name, first.to_string()))
-    });
-    let gateways = objects
-        .clusters
-        .values()
-        .filter(|cluster| is_gateway(cluster));
-    let gateways = gateways.map(|cluster| {
-        let why = String::from("clusters behind gateways are not supported by this version");
-        (cluster.meta.name.clone(), why)
-    });
-    overlapping.chain(gateways).collect()
-}
-
-fn is_gateway(cluster: &Cluster) -> bool {
-    cluster.network.mode == NetworkMode::Gateway
+    overlaps
+        .filter_map(|(name, found)| {
+            let mut found = found.iter();
+            let first = found.find(|overlap| !matches!(overlap, Overlap::Vips { .. }))?;
+            Some((name, first.to_string()))
+        })
+        .collect()
 }
 
 impl Federation {
@@ -94,7 +82,6 @@ impl Federation {
         let winners = of_cluster
             .filter_map(|(key, kept)| Some((import_name(key)?, Arc::clone(kept.winner.as_ref()?))));
         let ranges = cluster.network.cluster_set_ips.iter();
-        let ranges = ranges.filter(|_| !is_gateway(cluster));
         let quota = self.set.quota.exports_per_cluster;
         Member {
             labels: cluster.labels(&reported(catalog, name)),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use portolan_catalog::{Catalog, EndpointRef, ObjectKey, Service, TrafficPolicy};
 use portolan_federate::imports::{ImportHere, ImportRecord};
 use portolan_federate::shares::{self, Shares, Tier};
-use portolan_model::{Affinity, Destination, Families, Family, Record};
+use portolan_model::{Affinity, Destination, Families, Family, Frontend, FrontendKind, Record};
 
 use super::candidates::Candidate;
 use super::nodes::Nodes;
@@ -49,6 +49,19 @@ pub(crate) struct Exporter<'a> {
     pub(crate) state: ClusterState,
     /// The endpoints of the port that may be exported, by address.
     pub(crate) endpoints: BTreeMap<SocketAddr, EndpointRef<'a>>,
+    /// The addresses of gateways that lead there, each with its Node, if pods are not reached themselves.
+    pub(crate) gateways: Option<BTreeMap<SocketAddr, Arc<str>>>,
+}
+
+impl Exporter<'_> {
+    /// Whether connections of a family can be sent there.
+    fn is_reached(&self, family: Family) -> bool {
+        let is_of = |address: &SocketAddr| Family::of(address.ip()) == family;
+        match &self.gateways {
+            Some(gateways) => gateways.keys().any(is_of),
+            None => true,
+        }
+    }
 }
 
 /// Clusters that expose a port of an import: all of them, or those that decide.
@@ -79,7 +92,7 @@ pub(crate) fn project_import(
 ) -> (Projection, BTreeMap<Family, OfFamily>) {
     let service = import.service;
     let mut problems = Vec::new();
-    let frontends = frontends::frontends(catalog, config, service, port_index, &mut problems);
+    let mut frontends = frontends::frontends(catalog, config, service, port_index, &mut problems);
     if frontends.is_empty() {
         let none = Projection {
             problems,
@@ -108,6 +121,9 @@ pub(crate) fn project_import(
             }
         } else {
             let of_family = choose(catalog, import, &exporters.all, &found.shares);
+            if of_family.iter().any(|one| one.is_gateway) {
+                masquerade(&mut frontends, family);
+            }
             if !of_family.is_empty() {
                 available.insert(family);
             }
@@ -147,6 +163,17 @@ pub(crate) fn project_import(
         problems,
     };
     (projection, families)
+}
+
+/// Gives connections of a family the address of the node as their source: gateways admit nodes, and answer those.
+fn masquerade(frontends: &mut [Frontend], family: Family) {
+    let of_family = frontends.iter_mut();
+    for frontend in of_family.filter(|frontend| frontend.family() == family) {
+        // Those of a cluster IP would be masqueraded for clients outside of the cluster alone.
+        frontend.kind = FrontendKind::ExternalIp;
+        frontend.masquerade = true;
+    }
+    frontends.sort();
 }
 
 fn is_serving(cluster: &shares::Cluster) -> bool {
@@ -217,6 +244,7 @@ impl Found {
         found.ready = exporters.any(|exporter| {
             let state = found.state(exporter);
             let serves = state.step > 0 && !state.lost;
+            let serves = serves && exporter.is_reached(family);
             serves && of(exporter, family).any(|(_, endpoint)| endpoint.ready)
         });
         found
@@ -267,7 +295,23 @@ impl Found {
             cluster.step = 0;
             return cluster;
         }
+        if !exporter.is_reached(family) {
+            return cluster;
+        }
         cluster.ready = count(all().filter(|(_, endpoint)| is_usable(endpoint)).count());
+        if let Some(gateways) = &exporter.gateways {
+            let of_family = gateways.keys();
+            let of_family = of_family.filter(|address| Family::of(address.ip()) == family);
+            cluster.gateway = true;
+            cluster.endpoints = of_family
+                .map(|address| shares::Endpoint {
+                    address: *address,
+                    weight: 1,
+                    usable: true,
+                })
+                .collect();
+            return cluster;
+        }
         let endpoints = all().map(|(address, endpoint)| shares::Endpoint {
             address: *address,
             weight: catalog.weight(&exporter.service, endpoint),
@@ -322,25 +366,47 @@ struct Chosen<'a> {
     /// The zones and nodes that it is for, if such things count.
     zones: Option<Vec<Arc<str>>>,
     nodes: Option<Vec<Arc<str>>>,
+    /// Whether it is a gateway.
+    is_gateway: bool,
+}
+
+/// A gateway in place of an endpoint: it takes connections.
+fn at_gateway(address: SocketAddr, node: &Arc<str>) -> EndpointRef<'_> {
+    EndpointRef {
+        address: address.ip(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        node: Some(node),
+        pod: None,
+        hostname: None,
+        zone_hints: None,
+        node_hints: None,
+    }
 }
 
 /// The destinations that the shares chose, by address.
-fn choose<'a>(
+fn choose<'e>(
     catalog: &Catalog,
     import: &Imported<'_>,
-    exporters: &[Exporter<'a>],
+    exporters: &'e [Exporter<'e>],
     shares: &Shares,
-) -> Vec<Chosen<'a>> {
+) -> Vec<Chosen<'e>> {
     let mut chosen = BTreeMap::new();
     for exporter in exporters {
         let Some(share) = shares.clusters.get(&exporter.id) else {
             continue;
         };
         for (address, weight) in &share.weights {
-            let Some(endpoint) = exporter.endpoints.get(address) else {
+            let gateways = exporter.gateways.as_ref();
+            let endpoint = match gateways {
+                None => exporter.endpoints.get(address).copied(),
+                Some(all) => all.get(address).map(|node| at_gateway(*address, node)),
+            };
+            let Some(endpoint) = endpoint else {
                 continue;
             };
-            let zone = zone(catalog, exporter, endpoint);
+            let zone = zone(catalog, exporter, &endpoint);
             let is_ours = |zone: &Arc<str>| import.zones.contains(zone);
             let node = endpoint.node.filter(|_| is_own(import, exporter));
             let one = Chosen {
@@ -348,7 +414,8 @@ fn choose<'a>(
                     address: *address,
                     weight: *weight,
                 },
-                endpoint: *endpoint,
+                endpoint,
+                is_gateway: gateways.is_some(),
                 zones: zone.map(|zone| Some(zone).filter(is_ours).into_iter().collect()),
                 nodes: Some(node.cloned().into_iter().collect()),
             };

@@ -84,6 +84,13 @@ impl Metadata {
         value.filter(|value| !value.is_empty())
     }
 
+    /// All labels. A null value is an empty one.
+    pub(super) fn all_labels(&self) -> BTreeMap<String, String> {
+        let all = self.labels.iter().flatten();
+        all.map(|(name, value)| (name.clone(), value.clone().unwrap_or_default()))
+            .collect()
+    }
+
     /// The value of the annotation with this name.
     pub(super) fn annotation(&self, name: &str) -> Option<&str> {
         Some(&self.annotations.as_ref()?.get(name)?.0)

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_catalog::{self as catalog, Kind, Object};
+use portolan_catalog::{self as catalog, HostFacts, Kind, Object};
 use portolan_model::{Family, NodeInfo};
 
 use super::problems::Problems;
@@ -27,18 +27,33 @@ impl Manifest for Node {
         };
         let spec = self.spec.unwrap_or_default();
         let mut problems = Problems::default();
+        let pod_cidrs = pod_cidrs(&spec, &mut problems);
+        let status = self.status.unwrap_or_default();
+        let is_ready = status.is_ready();
+        let [internal, external] = addresses(status, &mut problems);
+        let eligible = self.metadata.deletion_timestamp.is_none() && !spec.is_doomed();
+        let addresses = &internal | &external;
+        let host = scope.shares.then(|| {
+            Box::new(HostFacts {
+                ready: is_ready && eligible,
+                labels: self.metadata.all_labels(),
+                internal,
+                external,
+            })
+        });
         let object = catalog::Node {
             key: node.key,
             info: NodeInfo {
                 zone: self.metadata.label(ZONE).map(Arc::from),
-                pod_cidrs: pod_cidrs(&spec, &mut problems),
-                eligible: self.metadata.deletion_timestamp.is_none() && !spec.is_doomed(),
+                pod_cidrs,
+                eligible,
                 groups: Vec::new(),
                 director: None,
             },
-            addresses: addresses(self.status, &mut problems),
+            addresses,
             // A bad one is a problem already.
             weight: annotations::weight(&self.metadata, &mut problems).unwrap_or_default(),
+            host,
         };
         Converted::Put {
             object: Object::Node(object),
@@ -87,17 +102,28 @@ fn pod_cidrs(spec: &NodeSpec, problems: &mut Problems) -> Vec<IpNet> {
     cidrs
 }
 
-/// The addresses of the node. Host names are ignored.
-fn addresses(status: Option<NodeStatus>, problems: &mut Problems) -> BTreeSet<IpAddr> {
-    let mut good = BTreeSet::new();
-    let all = status.and_then(|status| status.addresses);
-    for (index, address) in all.into_iter().flatten().enumerate() {
-        if !matches!(address.type_.as_deref(), Some("InternalIP" | "ExternalIP")) {
-            continue;
-        }
+impl NodeStatus {
+    /// Whether the kubelet says so; files have no kubelet, and say nothing.
+    fn is_ready(&self) -> bool {
+        let mut conditions = self.conditions.iter().flatten();
+        let ready = conditions.find(|condition| condition.type_.as_deref() == Some("Ready"));
+        ready.is_none_or(|condition| condition.status.as_deref() == Some("True"))
+    }
+}
+
+/// The addresses of the node of types InternalIP and ExternalIP. Host names are ignored.
+fn addresses(status: NodeStatus, problems: &mut Problems) -> [BTreeSet<IpAddr>; 2] {
+    let mut good = [BTreeSet::new(), BTreeSet::new()];
+    let all = status.addresses.into_iter().flatten();
+    for (index, address) in all.enumerate() {
+        let of_type = match address.type_.as_deref() {
+            Some("InternalIP") => 0,
+            Some("ExternalIP") => 1,
+            _ => continue,
+        };
         let text = address.address.unwrap_or_default();
         match text.parse() {
-            Ok(ip) => _ = good.insert(ip),
+            Ok(ip) => _ = good[of_type].insert(ip),
             Err(_) => problems.invalid(
                 format!("status.addresses[{index}].address"),
                 format!("{text:?} is not an address: expected one like 10.0.0.1 or fd00::1"),

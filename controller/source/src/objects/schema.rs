@@ -212,6 +212,18 @@ pub struct Taint {
 pub struct NodeStatus {
     /// `addresses`.
     pub addresses: Option<Vec<NodeAddress>>,
+    /// `conditions`.
+    pub conditions: Option<Vec<NodeCondition>>,
+}
+
+/// `status.conditions[]` of a Node.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct NodeCondition {
+    #[serde(rename = "type")]
+    pub type_: Option<String>,
+    pub status: Option<String>,
 }
 
 /// `status.addresses[]`.

@@ -2,7 +2,6 @@
 
 //! What is wrong with the clusters of a policy, in words.
 
-use portolan_policy::spec::NetworkMode;
 use portolan_policy::{Cluster, Objects, overlaps};
 
 /// What is wrong with all clusters together: networks that overlap, clusters beyond the set's bound.
@@ -22,16 +21,7 @@ pub(super) fn of_networks(objects: &Objects) -> Vec<String> {
             "Cluster {name}: QuotaExceeded: as many older Clusters as spec.quota.clusters allows"
         )
     });
-    let gateways = objects.clusters.values();
-    let gateways = gateways.filter(|cluster| cluster.network.mode == NetworkMode::Gateway);
-    let gateways = gateways.map(|cluster| {
-        format!(
-            "Cluster {}: spec.network.mode: Gateway is not supported by this version: it neither exports to \
-             other clusters nor has imports",
-            cluster.meta.name
-        )
-    });
-    overlaps.chain(beyond).chain(gateways).collect()
+    overlaps.chain(beyond).collect()
 }
 
 /// The policy's own cluster has no source of its own.

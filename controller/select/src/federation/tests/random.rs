@@ -14,6 +14,12 @@ use crate::SelectConfig;
 const SERVICES: [&str; 2] = ["s0", "s1"];
 const NODES: [&str; 2] = ["n0", "n1"];
 
+/// Networks of clusters with gateways and without; of the cluster with [`BEHIND_FEW`] one export has a port.
+const FLAT: &str = "nodeCIDRs: [10.250.0.0/24]";
+const BEHIND: &str = "mode: Gateway, nodeCIDRs: [192.168.3.0/24], gateway: {ports: 20000-20003}";
+const BEHIND_FEW: &str = "mode: Gateway, nodeCIDRs: [192.168.1.0/24], gateway: {nodes: {names: [n0]}, ports: 20000-20000}";
+const OPEN: &str = "nodeCIDRs: [192.168.2.0/24], gateway: {ports: 20000-20003}";
+
 /// One step of a test.
 #[derive(Debug, Clone)]
 enum Step {
@@ -40,10 +46,14 @@ fn all_policies() -> Vec<Objects> {
         policies("{loss: {lastResort: Refuse}}", &[("ImportPolicy", deny)]),
         policies(small, &[("ImportPolicy", other)]),
         policies("{quota: {clusters: 2}}", &[]),
+        policies_with("{}", [FLAT, "", BEHIND], &[("TrafficPolicy", tiers)]),
+        policies_with("{}", [BEHIND_FEW, FLAT, BEHIND], &[]),
+        policies_with(small, [BEHIND_FEW, OPEN, BEHIND], &[]),
+        policies_with("{}", [BEHIND, OPEN, FLAT], &[("TrafficPolicy", weights)]),
     ]
 }
 
-fn cluster() -> impl Strategy<Value = &'static str> {
+fn cluster() -> impl Strategy<Value = &'static str> + Clone {
     select(&CLUSTERS[..])
 }
 
@@ -139,11 +149,19 @@ fn object() -> impl Strategy<Value = Object> {
     });
     let zones = option::of(select(&["eu", "us"][..]));
     let nodes = (cluster(), select(&NODES[..]), zones);
+    let gateways = (nodes.clone(), any::<bool>(), prop::bool::weighted(0.1));
+    let gateways = gateways.prop_map(|((cluster, name, zone), ready, is_forged)| {
+        let mut node = gateway_node(if is_forged { "c" } else { cluster }, name, ready);
+        node.key.cluster = cluster.into();
+        node.info.zone = zone.map(Arc::from);
+        Object::Node(node)
+    });
     prop_oneof![
         3 => exports,
         3 => services,
         6 => slices,
         1 => nodes.prop_map(|(cluster, name, zone)| of(node(cluster, name, zone))),
+        3 => gateways,
         2 => cluster().prop_map(|cluster| of(namespace(cluster))),
     ]
 }
@@ -173,14 +191,14 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => object().prop_map(move |object| changed(put(object))),
         3 => object().prop_map(move |object| changed(ObjectChange::Delete(object.reference()))),
-        1 => (0..6usize).prop_map(Step::Policies),
+        1 => (0..10usize).prop_map(Step::Policies),
         1 => states().prop_map(Step::States),
         4 => Just(Step::Flush),
     ]
 }
 
-/// Members that export a Service with two pods each.
-fn start() -> Vec<Step> {
+/// A policy, and members that export a Service with two pods each.
+fn start(policy: usize) -> Vec<Step> {
     let objects = CLUSTERS.iter().flat_map(|name| {
         let pods = [1, 2].map(|number| Endpoint::new(pod(name, number)));
         [
@@ -188,10 +206,11 @@ fn start() -> Vec<Step> {
             put(Object::Service(service(name, "s0"))),
             slice(name, "s0", pods.into()),
             export(name, "s0", single()),
+            gateway(name, "n0", true),
         ]
     });
     let objects = objects.map(|change| Step::Object(Box::new(change)));
-    let start = [Step::Policies(0), Step::States(full())];
+    let start = [Step::Policies(policy), Step::States(full())];
     start.into_iter().chain(objects).collect()
 }
 
@@ -229,9 +248,12 @@ impl Inputs {
     }
 
     /// The same from scratch, with what was kept of imports.
-    fn anew(self, kept: BTreeMap<ObjectKey, Kept>) -> Pipeline {
+    fn anew(self, before: &Pipeline) -> Pipeline {
         let mut pipeline = Pipeline::new(SelectConfig::default());
-        pipeline.set_kept(kept);
+        pipeline.set_kept(before.kept().clone());
+        for (cluster, ports) in before.gateway_ports() {
+            pipeline.set_gateway_ports(cluster, ports.clone());
+        }
         pipeline.set_policies(self.policies);
         pipeline.set_states(self.states);
         for object in self.objects.into_values().rev() {
@@ -241,15 +263,45 @@ impl Inputs {
     }
 }
 
-/// Every endpoint of an import is in a cluster's network, and none weighs nothing.
+/// Every endpoint of an import is in a cluster's network, and none weighs nothing. Gateways see the addresses of nodes
+/// alone, and admit no others.
 fn are_sane(tables: &Tables) -> Result<(), TestCaseError> {
     let records = tables.records.values();
+    let at_gateways = |record: &&Arc<Record>| record.key.service.ends_with("@gateway");
+    for record in records.clone().filter(at_gateways) {
+        let number = CLUSTERS
+            .iter()
+            .position(|name| **name == *record.key.cluster);
+        for Destination { address, .. } in &record.destinations {
+            let IpAddr::V4(ip) = address.ip() else {
+                panic!("{address}")
+            };
+            prop_assert_eq!(
+                Some(usize::from(ip.octets()[1]) - 1),
+                number,
+                "{:?}",
+                record
+            );
+        }
+        prop_assert!(!record.frontends.is_empty());
+        for frontend in &record.frontends {
+            let is_closed = frontend.masquerade && !frontend.source_ranges.is_empty();
+            prop_assert!(is_closed && !frontend.bind, "{:?}", record);
+        }
+    }
     for record in records.filter(|record| record.key.service.ends_with("@clusterset")) {
         for Destination { address, weight } in &record.destinations {
             prop_assert!(*weight > 0, "{record:?}");
             let IpAddr::V4(ip) = address.ip() else {
                 panic!("{address}")
             };
+            if ip.octets()[0] == 192 {
+                let frontends = record.frontends.iter();
+                let mut frontends = frontends.filter(|one| one.family() == Family::V4);
+                let masquerade = frontends.all(|one| one.masquerade);
+                prop_assert!(masquerade, "a pod's address at a gateway: {record:?}");
+                continue;
+            }
             prop_assert!(ip.octets()[1] <= 3, "a forged address: {record:?}");
         }
         prop_assert!(!record.frontends.is_empty());
@@ -280,6 +332,7 @@ proptest! {
 
     #[test]
     fn imports_that_follow_changes_equal_imports_from_scratch(
+        policy in 0..10usize,
         steps in vec(step(), 0..60),
     ) {
         let policies = all_policies();
@@ -288,7 +341,7 @@ proptest! {
         let mut tables = Tables::default();
         let mut names = BTreeMap::new();
         pipeline.follow_names();
-        for step in start().into_iter().chain(steps).chain([Step::Flush]) {
+        for step in start(policy).into_iter().chain(steps).chain([Step::Flush]) {
             let is_flush = matches!(step, Step::Flush);
             inputs.take(&mut pipeline, &policies, step);
             if is_flush {
@@ -302,7 +355,7 @@ proptest! {
         while !audit.is_done() {
             prop_assert_eq!(pipeline.continue_audit(&mut audit, 2), TableDelta::default());
         }
-        let mut anew = inputs.anew(pipeline.kept().clone());
+        let mut anew = inputs.anew(&pipeline);
         let mut from_scratch = Tables::default();
         from_scratch.fold(anew.flush());
         prop_assert_eq!(&tables.records, &from_scratch.records);
@@ -325,20 +378,24 @@ proptest! {
 fn random_worlds_have_imports() {
     use proptest::strategy::ValueTree as _;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let (policies, mut found) = (all_policies(), 0);
-    for _ in 0..100 {
+    let (policies, mut found, mut at_gateways) = (all_policies(), 0, 0);
+    for number in 0..100 {
         let steps = vec(step(), 60).new_tree(&mut runner).unwrap().current();
         let mut pipeline = Pipeline::new(SelectConfig::default());
         let mut inputs = Inputs::default();
-        for step in start().into_iter().chain(steps) {
+        for step in start(number % 10).into_iter().chain(steps) {
             inputs.take(&mut pipeline, &policies, step);
         }
         allocate(&mut pipeline);
         let records = pipeline.flush().records.into_values().flatten();
-        let imports = records.filter(|record| record.key.service.ends_with("@clusterset"));
+        let records: Vec<_> = records.collect();
+        let ends = |record: &&Arc<Record>, end| record.key.service.ends_with(end);
+        at_gateways += records.iter().filter(|one| ends(one, "@gateway")).count();
+        let imports = records.iter().filter(|one| ends(one, "@clusterset"));
         found += imports
             .filter(|record| record.destinations.len() > 1)
             .count();
     }
     assert!(found > 30, "{found} imports");
+    assert!(at_gateways > 10, "{at_gateways} exports at gateways");
 }

@@ -15,8 +15,12 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(set: &str, more: &[(&str, &str)]) -> Self {
+        Self::of(policies(set, more))
+    }
+
+    pub(super) fn of(policies: Objects) -> Self {
         let mut pipeline = Pipeline::default();
-        pipeline.set_policies(policies(set, more));
+        pipeline.set_policies(policies);
         pipeline.set_states(full());
         for (cluster, pods) in CLUSTERS.into_iter().zip([3, 7, 11]) {
             pipeline.apply(namespace(cluster));
@@ -56,6 +60,46 @@ impl World {
         self.flush()
     }
 
+    pub(super) fn policies(&mut self, policies: Objects) {
+        self.pipeline.set_policies(policies);
+        self.flush();
+    }
+
+    pub(super) fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// Applies a change of a ServiceImport, and takes over what it records.
+    pub(super) fn adopt(&mut self, cluster: &str, change: ObjectChange) {
+        self.pipeline.apply(change);
+        self.pipeline.adopt_imports(&cluster.into());
+        self.flush();
+    }
+
+    pub(super) fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    pub(super) fn problems(&self) -> BTreeMap<ObjectRef, Vec<FieldProblem>> {
+        self.pipeline.problems()
+    }
+
+    /// The import of `web` in a cluster.
+    pub(super) fn import(&self, cluster: &str) -> ShownImport {
+        let name = import_name(&key(cluster, "web@clusterset")).unwrap();
+        self.pipeline.show_import(&cluster.into(), &name).unwrap()
+    }
+
+    /// The export of `web` of a cluster.
+    pub(super) fn export(&self, cluster: &str) -> ShownExport {
+        let name = import_name(&key(cluster, "web@clusterset")).unwrap();
+        self.pipeline.show_export(&cluster.into(), &name).unwrap()
+    }
+
+    pub(super) fn planned(&self, policies: Objects) -> Vec<PlannedImport> {
+        self.pipeline.plan_policies(policies)
+    }
+
     pub(super) fn record(&self, cluster: &str) -> &Record {
         self.tables.import(cluster, "web").unwrap()
     }
@@ -67,7 +111,9 @@ impl World {
             let IpAddr::V4(ip) = destination.address.ip() else {
                 panic!("{destination:?}")
             };
-            sums[usize::from(ip.octets()[1]) - 1] += destination.weight;
+            // Gateways are counted with the cluster that they are of.
+            let of = if ip.octets()[0] == 192 { 2 } else { 1 };
+            sums[usize::from(ip.octets()[of]) - 1] += destination.weight;
         }
         sums
     }

@@ -166,3 +166,51 @@ fn a_pods_bad_weight_is_refused() {
         );
     }
 }
+
+/// What decides about gateways.
+fn host(shares: bool, conditions: Value, deleted: Value) -> Option<catalog::HostFacts> {
+    let value = json!({
+        "metadata": {"name": "n1", "labels": {"gateway": "true"}, "deletionTimestamp": deleted},
+        "status": {
+            "addresses": [
+                {"type": "InternalIP", "address": "192.0.2.1"},
+                {"type": "ExternalIP", "address": "198.51.100.1"},
+                {"type": "ExternalIP", "address": "192.0.2.1"},
+            ],
+            "conditions": conditions,
+        },
+    });
+    let scope = Scope {
+        shares,
+        ..Scope::default()
+    };
+    match convert(Kind::Node, &value, &scope) {
+        Converted::Put {
+            object: Object::Node(node),
+            ..
+        } => node.host.map(|host| *host),
+        other => panic!("expected a Node: {other:?}"),
+    }
+}
+
+#[test]
+fn a_node_of_several_clusters_has_what_decides_about_gateways() {
+    let set = |texts: &[&str]| ips(texts).into_iter().collect();
+    let facts = host(true, json!(null), json!(null)).unwrap();
+    let expected = catalog::HostFacts {
+        ready: true,
+        labels: [("gateway".to_owned(), "true".to_owned())].into(),
+        internal: set(&["192.0.2.1"]),
+        external: set(&["192.0.2.1", "198.51.100.1"]),
+    };
+    assert_eq!(facts, expected);
+    assert_eq!(host(false, json!(null), json!(null)), None);
+    let of = |status: &str| json!([{"type": "Other"}, {"type": "Ready", "status": status}]);
+    let is_ready = |status| host(true, of(status), json!(null)).unwrap().ready;
+    assert_eq!(
+        ["True", "False", "Unknown"].map(is_ready),
+        [true, false, false]
+    );
+    let deleted = host(true, of("True"), json!("2026-01-01T00:00:00Z"));
+    assert!(!deleted.unwrap().ready);
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Ports of exports at the gateways of their clusters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_federate::gateway::{PortClaim, PortName};
+use portolan_select::Pipeline;
+
+use super::{Federated, now};
+
+impl Federated {
+    /// Gives exports that other clusters import by gateways a port there.
+    ///
+    /// What an export of a cluster has stays while some cluster has not sent its objects: it may import the export. An
+    /// export that gets none is a problem of its ServiceExport.
+    pub(in crate::writer) fn allocate_ports(
+        &mut self,
+        pipeline: &mut Pipeline,
+        synced: &BTreeSet<Arc<str>>,
+    ) {
+        let Some(mut wanted) = pipeline.wanted_ports() else {
+            return;
+        };
+        let are_all_here = self
+            .clusters()
+            .all(|cluster| synced.contains(cluster.meta.name.as_str()));
+        let kept = pipeline.gateway_ports().clone();
+        let now = now();
+        for (cluster, ports) in &mut self.ports {
+            let kept = kept.get(cluster);
+            let mut names: BTreeSet<PortName> = wanted.remove(cluster).unwrap_or_default();
+            if !are_all_here {
+                names.extend(kept.into_iter().flat_map(BTreeMap::keys).cloned());
+            }
+            let claims = names.into_iter().map(|name| PortClaim {
+                present: kept.and_then(|kept| kept.get(&name)).copied(),
+                name,
+            });
+            let claims: Vec<_> = claims.collect();
+            let given = ports.allocate(&claims, now).into_iter();
+            let given = given.filter_map(|(name, port)| Some((name, port.ok()?)));
+            pipeline.set_gateway_ports(cluster, given.collect());
+        }
+    }
+
+    /// Counts the gateways of each cluster for the metrics.
+    pub(super) fn count_gateways(&self, pipeline: &Pipeline) {
+        let gateways = pipeline.gateways();
+        let clusters = self.clusters();
+        let clusters = clusters.filter(|cluster| cluster.network.gateway.is_some());
+        let counts = clusters.map(|cluster| {
+            let name: Arc<str> = cluster.meta.name.as_str().into();
+            let count = gateways.get(&name).map_or(0, |found| found.chosen.len());
+            (name, count)
+        });
+        self.states.lock().gateways = counts.collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_catalog::{
+        ExportPort, Object, ObjectChange, ObjectKey, ServiceExport, ServiceFacts, ServiceType,
+    };
+    use portolan_federate::imports::ImportName;
+    use portolan_model::{Family, Protocol};
+    use portolan_policy::{File, read};
+    use portolan_select::GatewayPorts;
+
+    use super::*;
+
+    const POLICY: &str = "\
+apiVersion: portolan.dev/v1alpha1
+kind: Cluster
+metadata: {name: a}
+spec:
+  access: {files: [x]}
+  network: {podCIDRs: [10.1.0.0/16], nodeCIDRs: [192.168.1.0/24]}
+---
+apiVersion: portolan.dev/v1alpha1
+kind: Cluster
+metadata: {name: b}
+spec:
+  access: {files: [x]}
+  network:
+    mode: Gateway
+    podCIDRs: [10.1.0.0/16]
+    nodeCIDRs: [192.168.2.0/24]
+    gateway: {ports: 20000-20010}
+";
+
+    fn key(cluster: &str, namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey {
+            cluster: cluster.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    fn export() -> Object {
+        let facts = ServiceFacts {
+            kind: ServiceType::ClusterIp,
+            labels: BTreeMap::new(),
+            ports: vec![ExportPort {
+                name: "http".into(),
+                protocol: Protocol::Tcp,
+                port: 80,
+                app_protocol: None,
+            }],
+            families: vec![Family::V4],
+            affinity_seconds: None,
+            internal_local: false,
+            traffic_distribution: None,
+        };
+        Object::ServiceExport(ServiceExport {
+            requested: true,
+            service: Some(Arc::new(facts)),
+            ..ServiceExport::new(key("b", "shop", "web"))
+        })
+    }
+
+    fn put(pipeline: &mut Pipeline, object: Object) {
+        pipeline.apply(ObjectChange::Put {
+            object,
+            problems: Vec::new(),
+        });
+    }
+
+    fn ports(number: u16) -> GatewayPorts {
+        let name = PortName {
+            service: ImportName {
+                namespace: "shop".into(),
+                name: "web".into(),
+            },
+            port: "http".into(),
+            protocol: Protocol::Tcp,
+        };
+        [(name, number)].into()
+    }
+
+    #[test]
+    fn a_kept_port_stays_over_a_restart_and_until_all_clusters_are_here() {
+        let kept = ports(20_007);
+        let mut federated = Federated {
+            resumed_ports: [("b".into(), kept.clone())].into(),
+            ..Federated::default()
+        };
+        let mut pipeline = Pipeline::default();
+        let objects = read(&[File {
+            name: "p.yaml",
+            text: POLICY,
+        }]);
+        federated.take_policies(&mut pipeline, objects.objects, true);
+        let sync = |federated: &mut Federated, pipeline: &mut Pipeline, names: &[&str]| {
+            let synced: BTreeSet<Arc<str>> = names.iter().map(|name| Arc::from(*name)).collect();
+            let states = synced
+                .iter()
+                .map(|name| (Arc::clone(name), Default::default()));
+            pipeline.set_states(states.collect());
+            federated.allocate(pipeline, &synced);
+            federated.allocate_ports(pipeline, &synced);
+            pipeline.flush();
+            pipeline
+                .gateway_ports()
+                .get("b")
+                .cloned()
+                .unwrap_or_default()
+        };
+        assert_eq!(sync(&mut federated, &mut pipeline, &[]), kept);
+        put(&mut pipeline, export());
+        put(&mut pipeline, Object::Namespace(key("b", "", "shop")));
+        assert_eq!(sync(&mut federated, &mut pipeline, &["b"]), kept);
+        // The importing cluster is late.
+        put(&mut pipeline, Object::Namespace(key("a", "", "shop")));
+        assert_eq!(sync(&mut federated, &mut pipeline, &["a", "b"]), kept);
+        pipeline.apply(ObjectChange::Delete(export().reference()));
+        let none = GatewayPorts::new();
+        assert_eq!(sync(&mut federated, &mut pipeline, &["a", "b"]), none);
+        put(&mut pipeline, export());
+        let again = sync(&mut federated, &mut pipeline, &["a", "b"]);
+        assert_eq!(again, kept, "nobody else had it meanwhile");
+    }
+}
