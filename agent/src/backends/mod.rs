@@ -34,8 +34,8 @@ use portolan_model::check::{Check, Probe};
 use portolan_model::{ByRecord, NodeTable, Record, RecordHealth, RecordKey};
 use portolan_plan::Ways;
 use portolan_probe::{
-    Clock, Context, Engine, Handle, Inputs, Overrides, Prober, Programs, Settings, StateFile,
-    Target, Wanted,
+    Clock, Context, Engine, Handle, Inputs, Limits, Overrides, Prober, Programs, StateFile, Target,
+    Wanted,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -93,8 +93,17 @@ pub(crate) struct Started {
     pub(crate) overrides: OverrideStore,
     /// Rules for programs that checks start.
     pub(crate) programs: Programs,
+    /// What the director of this host sets for all checks.
+    pub(crate) controls: CheckControls,
+}
+
+/// What the director of this host sets for all checks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CheckControls {
     /// Whether no check is to run, and every backend keeps its state.
     pub(crate) suspended: watch::Sender<bool>,
+    /// How many checks run, and how fast they start.
+    pub(crate) limits: watch::Sender<Limits>,
 }
 
 /// Prepares the checks of the tables' backends. States of the last run are in `state_dir`. Only tables from files of
@@ -114,18 +123,19 @@ pub(crate) fn start(
         None
     });
     let clock = Clock::new(&boot_id(), since_boot());
-    let (suspended, suspended_receiver) = watch::channel(false);
+    let controls = CheckControls::default();
     let inputs = Inputs {
         wanted: wanted_receiver,
         overrides: overrides_receiver,
-        suspended: suspended_receiver,
+        suspended: controls.suspended.subscribe(),
+        limits: controls.limits.subscribe(),
     };
     let programs = Programs::waiting();
     let prober = HostProber {
         context: Context::new(programs.clone()),
         source,
     };
-    let (engine, handle) = Engine::new(prober, Settings::default(), clock, inputs, saved);
+    let (engine, handle) = Engine::new(prober, None, clock, inputs, saved);
     let overrides = OverrideStore::open(state_dir, overrides, handle.health.clone());
     let checkups = Checkups {
         tables,
@@ -149,7 +159,7 @@ pub(crate) fn start(
         state_file,
         overrides,
         programs,
-        suspended,
+        controls,
     }
 }
 

@@ -73,6 +73,7 @@ pub(crate) mod tests {
 
     use super::super::{Done, HostFlags, Programs};
     use super::*;
+    use crate::backends::CheckControls;
 
     /// The collector of a director with one announced address and a master.
     pub(crate) fn sample(role: Role) -> DirectorCollector {
@@ -80,7 +81,7 @@ pub(crate) mod tests {
             HostFlags::default(),
             Path::new("/proc/portolan-none"),
             Programs::default(),
-            Default::default(),
+            CheckControls::default(),
         );
         let mut director = Director::new("lb1");
         director.vips.role = role;
@@ -136,7 +137,7 @@ pub(crate) mod tests {
             HostFlags::default(),
             Path::new("/proc/portolan-none"),
             Programs::default(),
-            Default::default(),
+            CheckControls::default(),
         );
         assert!(!page(DirectorCollector(host)).contains("director_active"));
     }
