@@ -30,7 +30,7 @@ use jiff::Timestamp;
 use portolan_health::{
     Administrative, BackendStatus, LoadBalancer, Outcome, Presence, State, Verdicts,
 };
-use portolan_model::check::{Check, Probe};
+use portolan_model::check::{Check, CheckDefaults, Probe};
 use portolan_model::{ByRecord, NodeTable, Record, RecordHealth, RecordKey};
 use portolan_plan::Ways;
 use portolan_probe::{
@@ -48,6 +48,7 @@ use crate::director::HostDirector;
 use crate::subscribe::Subscribed;
 use groups::OwnGroups;
 use overrides::OverrideStore;
+use wanted::Host;
 
 type Tables = watch::Receiver<Option<Arc<Subscribed>>>;
 
@@ -70,6 +71,8 @@ pub(crate) struct Checkups {
     groups: OwnGroups,
     overrides: OverrideStore,
     commanded: watch::Receiver<Overrides<RecordKey>>,
+    /// What checks get that leave fields to this host.
+    defaults: watch::Receiver<CheckDefaults>,
     /// Number of the last health that was passed on.
     number: u64,
     /// The director of this host, which follows tables of controllers, and the host's name.
@@ -104,6 +107,8 @@ pub(crate) struct CheckControls {
     pub(crate) suspended: watch::Sender<bool>,
     /// How many checks run, and how fast they start.
     pub(crate) limits: watch::Sender<Limits>,
+    /// What checks of a controller get that leave fields to this host.
+    pub(crate) defaults: watch::Sender<CheckDefaults>,
 }
 
 /// Prepares the checks of the tables' backends. States of the last run are in `state_dir`. Only tables from files of
@@ -148,6 +153,7 @@ pub(crate) fn start(
         groups: OwnGroups::default(),
         commanded: overrides.in_force(),
         overrides: overrides.clone(),
+        defaults: controls.defaults.subscribe(),
         number: 0,
         director: None,
     };
@@ -266,14 +272,26 @@ impl Checkups {
     fn want(&mut self, table: &NodeTable) {
         let are_other = self.ways.has_changed().unwrap_or(false);
         let ways = Arc::clone(&self.ways.borrow_and_update());
-        if table.records == self.records && !are_other {
+        if self.defaults.has_changed().unwrap_or(false) {
+            // Any check may depend on them.
+            self.records = ByRecord::new();
+            self.through.clear();
+        } else if table.records == self.records && !are_other {
             return;
         }
+        let host = Host {
+            ways: &ways,
+            defaults: &self.defaults.borrow_and_update().clone(),
+        };
         // Before the engine learns of new backends: one that is drained never gets a weight.
         self.overrides.follow(&table.records);
         self.wanted.send_if_modified(|wanted| {
             let through = &mut self.through;
-            let new = wanted::changed(&self.records, &table.records, wanted, through, &ways);
+            let known = match self.records.is_empty() {
+                true => Wanted::new(),
+                false => wanted.clone(),
+            };
+            let new = wanted::changed(&self.records, &table.records, known, through, &host);
             let is_other = new != *wanted;
             *wanted = new;
             is_other
@@ -291,7 +309,10 @@ pub(crate) fn load_balancers(records: &ByRecord<Record>) -> Vec<LoadBalancer> {
             records,
             record,
             balancing,
-            &Ways::default(),
+            &Host {
+                ways: &Ways::default(),
+                defaults: &CheckDefaults::default(),
+            },
         ))
     });
     balanced.collect()

@@ -170,6 +170,7 @@ impl HostDirector {
         let directory = director.maintenance_directory.as_ref().map(PathBuf::from);
         set(&self.0.maintenance, directory);
         set(&self.0.checks.limits, limits_of(&director.checks));
+        set(&self.0.checks.defaults, director.checks.defaults.clone());
         state.director = Some(director);
         self.ask(&state)
     }
