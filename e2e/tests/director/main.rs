@@ -10,6 +10,7 @@ mod import;
 mod marks;
 mod rules;
 mod via;
+mod ways;
 mod world;
 
 use std::net::IpAddr;
