@@ -18,13 +18,14 @@ mod marks;
 mod nftables;
 mod outcome;
 mod preview;
+mod shared;
 mod spread;
 mod trash;
 mod unserved;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_dataplane::{Dataplane, DataplaneError, Flow};
@@ -43,6 +44,7 @@ pub use host::{HostOutcome, HostPreview};
 pub use nftables::NftablesReconciler;
 pub use outcome::{Counts, Outcome};
 pub use preview::Preview;
+pub use shared::SharedDesired;
 
 use apply::PendingMerge;
 use drains::DrainingServers;
@@ -53,26 +55,6 @@ use outcome::{breaks, written_rules};
 use spread::PutOff;
 use trash::Trash;
 use unserved::Unserved;
-
-/// Desired state, shared with debug dumps. A reader blocks the reconciliation.
-#[derive(Debug, Clone, Default)]
-pub struct SharedDesired(Arc<RwLock<IncrementalDesired>>);
-
-impl SharedDesired {
-    /// Desired state of the last reconciliation.
-    pub fn read<T>(&self, look: impl FnOnce(&Desired) -> T) -> T {
-        look(
-            self.0
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .desired(),
-        )
-    }
-
-    fn write<T>(&self, change: impl FnOnce(&mut IncrementalDesired) -> T) -> T {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 /// Treatment of our objects in the kernel that are not desired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
