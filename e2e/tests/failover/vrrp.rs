@@ -19,6 +19,8 @@ use super::pair::{LONG, Pair, Survival, TIMEOUT, VIP, socket, start_agent, vip};
 const HEALTHY: &str =
     "/usr/bin/curl --silent --fail --max-time 2 --output /dev/null http://127.0.0.1:10256/healthz";
 const TRACKED: &str = "track_script {\n        portolan\n    }\n";
+/// A connection that began this long before a switch may be open as it begins.
+const IN_FLIGHT: Duration = Duration::from_millis(500);
 /// Time for a switch.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -153,6 +155,62 @@ fn start_keepalived(pair: &Pair, way: Way, program: &Unpacked, number: usize) ->
     .unwrap()
 }
 
+/// Times since the begin of the load between which VRRP switched.
+type Windows = Vec<(Duration, Duration)>;
+
+/// Has the director move five times under load.
+fn switch(vrrp: &mut Vrrp, load: &Load, begin: Instant) -> Windows {
+    let way = vrrp.way;
+    let mut windows = Windows::new();
+    let mut switched = |vrrp: &Vrrp, from: Instant, to: usize, what: &str| {
+        vrrp.wait_for_active(to);
+        let took = from.elapsed();
+        println!("{way:?}: {what}: director {to} active after {took:?}");
+        windows.push(((from - begin).saturating_sub(IN_FLIGHT), begin.elapsed()));
+        more(load);
+    };
+    // A dead host: nobody hears of it.
+    let link = |vrrp: &Vrrp, state: &str| {
+        let node = vrrp.pair.rig.node(0);
+        node.exec(&["ip", "link", "set", "eth0", state]).unwrap();
+    };
+    let from = Instant::now();
+    link(vrrp, "down");
+    switched(vrrp, from, 1, "the link went");
+    // It comes back with the higher priority.
+    let from = Instant::now();
+    link(vrrp, "up");
+    switched(vrrp, from, 0, "the link came back");
+    let from = Instant::now();
+    vrrp.pair.agents[0].kill9().unwrap();
+    // The kernel goes on. The address moves if the script fails; nobody can tell a dead agent of another role.
+    let serves = match way {
+        Way::External => 1,
+        Way::Command => 0,
+    };
+    switched(vrrp, from, serves, "the agent died");
+    let from = Instant::now();
+    let directory = vrrp.pair.directory.path().to_owned();
+    vrrp.pair.agents[0] = start_agent(&vrrp.pair.rig, directory, 0);
+    switched(vrrp, from, 0, "the agent came back");
+    // Maintenance: keepalived says that it goes. It ends its scripts at once, so that systemd tells the agent, by
+    // `ExecStopPost` of keepalived's service.
+    let from = Instant::now();
+    vrrp.keepalived[0].stop(PATIENT).unwrap();
+    if way == Way::Command {
+        vrrp.pair.command(0, "standby");
+    }
+    switched(vrrp, from, 1, "keepalived ended");
+    windows
+}
+
+/// Waits for 100 answers.
+fn more(load: &Load) {
+    let answered = load.answered();
+    let enough = || (load.answered() > answered + 100).then_some(());
+    wait_for("the load", PATIENT, enough).unwrap();
+}
+
 fn moves(way: Way, test: &str) {
     if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
         return;
@@ -173,83 +231,26 @@ fn moves(way: Way, test: &str) {
     };
     let begin = Instant::now();
     let load = Load::start(vrrp.pair.client(), &[vip()], short).unwrap();
-    let more = |load: &Load| {
-        let answered = load.answered();
-        wait_for("the load", PATIENT, || {
-            (load.answered() > answered + 100).then_some(())
-        })
-        .unwrap();
-    };
     more(&load);
-    let mut windows = Vec::new();
-    let mut switched = |vrrp: &Vrrp, from: Instant, to: usize, what: &str| {
-        vrrp.wait_for_active(to);
-        println!(
-            "{way:?}: {what}: director {to} active after {:?}",
-            from.elapsed()
-        );
-        windows.push((from - begin, begin.elapsed()));
-        more(&load);
-    };
-
-    // A dead host: nobody hears of it.
-    let link = |state: &str| {
-        let node = vrrp.pair.rig.node(0);
-        node.exec(&["ip", "link", "set", "eth0", state]).unwrap();
-    };
-    let from = Instant::now();
-    link("down");
-    switched(&vrrp, from, 1, "the link went");
-    // It comes back with the higher priority, and has heard of no connection meanwhile.
-    let from = Instant::now();
-    link("up");
-    switched(&vrrp, from, 0, "the link came back");
-    let from = Instant::now();
-    vrrp.pair.agents[0].kill9().unwrap();
-    // The kernel goes on. The address moves if the script fails; nobody can tell a dead agent of another role.
-    let serves = match way {
-        Way::External => 1,
-        Way::Command => 0,
-    };
-    switched(&vrrp, from, serves, "the agent died");
-    let from = Instant::now();
-    let directory = vrrp.pair.directory.path().to_owned();
-    vrrp.pair.agents[0] = start_agent(&vrrp.pair.rig, directory, 0);
-    switched(&vrrp, from, 0, "the agent came back");
-    // Maintenance: keepalived says that it goes. It ends its scripts at once, so that systemd tells the agent, by
-    // `ExecStopPost` of keepalived's service.
-    let from = Instant::now();
-    vrrp.keepalived[0].stop(PATIENT).unwrap();
-    if way == Way::Command {
-        vrrp.pair.command(0, "standby");
-    }
-    switched(&vrrp, from, 1, "keepalived ended");
-
+    let windows = switch(&mut vrrp, &load, begin);
     let report = load.stop();
     let within = |at: Duration| windows.iter().any(|(from, to)| (*from..=*to).contains(&at));
-    let (during, beyond): (Vec<_>, Vec<_>) = report
-        .failures
-        .iter()
-        .partition(|failure| within(failure.at));
+    let failures = report.failures.iter();
+    let (during, beyond): (Vec<_>, Vec<_>) = failures.partition(|failure| within(failure.at));
     let mut lost = 0;
     for (connection, name) in &mut long {
         lost += usize::from(!matches!(connection.ask(), Ok(answer) if answer.name == *name));
     }
     println!(
-        "{way:?}: {lost} of {LONG} long connections lost; of {} short ones {} failed during five switches, {} beyond; \
+        "{way:?}: {lost} of {LONG} long connections lost; of {} short ones {} failed during the switches, {} beyond; \
          slowest {}",
         report.requests,
         during.len(),
         beyond.len(),
         report.slowest,
     );
-    let name = format!("{way:?}").to_lowercase();
-    figure(
-        &format!("vrrp_{name}_short_lost"),
-        during.len() as f64,
-        "connections",
-        None,
-    );
+    let name = format!("vrrp_{way:?}_short_lost").to_lowercase();
+    figure(&name, during.len() as f64, "connections", None);
     assert!(beyond.is_empty(), "{beyond:?}, {during:?}, {windows:?}");
     assert_eq!(lost, 0);
 }
