@@ -9,6 +9,7 @@ mod hooks;
 mod import;
 mod marks;
 mod rules;
+mod standby;
 mod via;
 mod ways;
 mod world;
