@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Dataplane, DataplaneError, Flow};
+use portolan_dataplane::{Dataplane, DataplaneError};
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, NodeTable, RecordKey};
@@ -436,31 +436,6 @@ impl<D: Dataplane> Reconciler<D> {
             steps: self.plan_all(observed, surplus),
             ..PlannedSteps::default()
         }
-    }
-
-    /// Deletes UDP flows to endpoints that no longer serve from conntrack, if steps since the last call may
-    /// have left any; returns how many.
-    ///
-    /// # Errors
-    /// If the flows cannot be read or deleted. The next call tries again.
-    pub async fn forget_stale_flows(
-        &mut self,
-        table: &NodeTable,
-    ) -> Result<Option<usize>, DataplaneError> {
-        if self.flows_due.is_empty() {
-            return Ok(None);
-        }
-        let mut deleted = 0;
-        for family in self.flows_due.iter() {
-            let stale = StaleFlows::new(table, family);
-            let is_stale = |flow: &Flow| stale.is_stale(flow);
-            let flows = self.dataplane.flows(family, &is_stale).await?;
-            if !flows.is_empty() {
-                deleted += self.dataplane.delete_flows(&flows).await?;
-            }
-        }
-        self.flows_due = Families::NONE;
-        Ok(Some(deleted))
     }
 
     /// Replaces the observed state with a new reading.
