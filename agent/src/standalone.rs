@@ -253,6 +253,7 @@ mod tests {
     use portolan_probe::Programs;
 
     use super::*;
+    use crate::backends::CheckControls;
     use crate::director::HostFlags;
 
     fn key(name: &str) -> ObjectKey {
@@ -319,7 +320,7 @@ mod tests {
                 HostFlags::default(),
                 directory,
                 Programs::default(),
-                watch::Sender::default(),
+                CheckControls::default(),
             ),
             hooks: watch::Sender::default(),
         };

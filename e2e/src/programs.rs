@@ -34,6 +34,32 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// A Debian package that `e2e/lanes/unpack` has unpacked, with the libraries that it needs.
+#[derive(Debug, Clone)]
+pub struct Unpacked(PathBuf);
+
+impl Unpacked {
+    /// A command that runs one of its programs, by the path in the package.
+    #[must_use]
+    pub fn command(&self, path: &str) -> Command {
+        let mut command = Command::new(self.0.join(path));
+        let libraries = ["usr/lib", "lib"].map(|directory| {
+            let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
+            self.0.join(directory).join(machine).display().to_string()
+        });
+        command.env("LD_LIBRARY_PATH", libraries.join(":"));
+        command
+    }
+}
+
+/// An unpacked package with a program; `None` if it is not unpacked.
+#[must_use]
+pub fn unpacked(package: &str, path: &str) -> Option<Unpacked> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+    let root = target.join(package);
+    root.join(path).is_file().then_some(Unpacked(root))
+}
+
 /// The source of a controller's objects.
 #[derive(Debug, Clone)]
 pub enum Source {

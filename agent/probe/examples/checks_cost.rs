@@ -20,7 +20,7 @@ use std::time::Duration;
 use portolan_health::{Administrative, Assigned, Backend, LoadBalancer};
 use portolan_model::check::{Check, HealthPolicy, Probe, TcpProbe};
 use portolan_probe::{
-    BUCKETS, Clock, Context, Counts, Engine, Inputs, Overrides, ResultKind, Settings, Wanted,
+    BUCKETS, Clock, Context, Counts, Engine, Inputs, Limits, Overrides, ResultKind, Wanted,
 };
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
@@ -142,13 +142,14 @@ fn measure(port: u16) -> std::io::Result<Measured> {
         let (_overrides, overrides) = watch::channel(Overrides::new());
         let clock = Clock::new("", Duration::ZERO);
         let (_, suspended) = watch::channel(false);
+        let (_, limits) = watch::channel(Limits::default());
         let inputs = Inputs {
             wanted,
             overrides,
             suspended,
+            limits,
         };
-        let settings = Settings::default();
-        let (engine, handle) = Engine::new(Context::default(), settings, clock, inputs, None);
+        let (engine, handle) = Engine::new(Context::default(), None, clock, inputs, None);
         let token = CancellationToken::new();
         let engine = tokio::spawn(engine.run(token.clone()));
         tokio::time::sleep(WARM).await;

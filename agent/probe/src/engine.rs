@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
 pub use counts::{BUCKETS, Counts, Histogram, ResultKind, kind};
-pub use settings::{Clock, Settings};
+pub use settings::{Clock, Limits};
 
 use crate::{Context, Target, probe};
 use publish::Publisher;
@@ -73,6 +73,8 @@ pub struct Inputs<K: Ord> {
     pub overrides: watch::Receiver<Overrides<K>>,
     /// Whether no probe is to run, and every backend keeps its state.
     pub suspended: watch::Receiver<bool>,
+    /// How many probes run, and how fast they start. Another value holds for the next starts.
+    pub limits: watch::Receiver<Limits>,
 }
 
 /// What the engine tells. All of it may be cloned and read at any time.
@@ -120,11 +122,11 @@ impl<K: Ord> std::fmt::Debug for Engine<K> {
 }
 
 impl<K: Key> Engine<K> {
-    /// An engine that has not started. Saved states are those of the first load balancers that it is given. States of
+    /// An engine that has not started. Without a seed, jitter and spread are random. Saved states are those of the first load balancers that it is given. States of
     /// another boot, or of more than ten minutes before that, are ignored.
     pub fn new(
         prober: impl Prober,
-        settings: Settings,
+        seed: Option<u64>,
         clock: Clock,
         inputs: Inputs<K>,
         restored: Option<Saved<K>>,
@@ -137,7 +139,7 @@ impl<K: Key> Engine<K> {
             counts: counts.clone(),
         };
         let engine = Self {
-            starter: Starter::new(Box::new(prober), settings, counts.clone()),
+            starter: Starter::new(Box::new(prober), seed, counts.clone()),
             clock,
             inputs,
             wanted: Wanted::new(),
@@ -157,11 +159,12 @@ impl<K: Key> Engine<K> {
     /// Probes until the token is cancelled, and then publishes the states once more to be saved.
     /// Probes that run at that time are dropped.
     pub async fn run(mut self, token: CancellationToken) {
+        self.take_limits();
         self.take_suspended();
         self.take_overrides();
         self.take_wanted();
         self.publisher.publish(&mut self.balancers);
-        let mut open = (true, true, true);
+        let mut open = (true, true, true, true);
         loop {
             let next_start = self.start();
             let wake = next_start.into_iter().chain(self.publisher.wake()).min();
@@ -183,6 +186,10 @@ impl<K: Key> Engine<K> {
                     open.2 = changed.is_ok();
                     self.take_suspended();
                 }
+                changed = self.inputs.limits.changed(), if open.3 => {
+                    open.3 = changed.is_ok();
+                    self.take_limits();
+                }
                 changed = self.inputs.wanted.changed(), if open.0 => {
                     open.0 = changed.is_ok();
                     self.take_wanted();
@@ -194,6 +201,12 @@ impl<K: Key> Engine<K> {
             }
         }
         self.publisher.save(&self.balancers);
+    }
+
+    /// Takes how many probes run, and how fast they start.
+    fn take_limits(&mut self) {
+        let limits = *self.inputs.limits.borrow_and_update();
+        self.starter.limit(limits, Instant::now());
     }
 
     /// Takes the load balancers that changed.

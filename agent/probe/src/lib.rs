@@ -10,7 +10,7 @@
 //!
 //! use portolan_health::{Saved, Step, Verdicts, steps};
 //! use portolan_probe::{
-//!     Clock, Context, Engine, Inputs, Overrides, Settings, StateFile, Wanted,
+//!     Clock, Context, Engine, Inputs, Limits, Overrides, StateFile, Wanted,
 //! };
 //! use tokio::sync::watch;
 //! use tokio_util::sync::CancellationToken;
@@ -27,17 +27,20 @@
 //! let (overrides, overrides_receiver) = watch::channel(Overrides::<Key>::new());
 //! // A director on standby may suspend its probes.
 //! let (suspended, suspended_receiver) = watch::channel(false);
+//! // Its limits may change while it runs.
+//! let (limits, limits_receiver) = watch::channel(Limits::default());
 //! let inputs = Inputs {
 //!     wanted: wanted_receiver,
 //!     overrides: overrides_receiver,
 //!     suspended: suspended_receiver,
+//!     limits: limits_receiver,
 //! };
 //!
 //! // A damaged file is told to the operator; the backends are probed anew.
 //! let saved: Option<Saved<Key>> = file.load().unwrap_or_default();
 //! // The identifier of this boot, and the time since: the agent's clock has both.
 //! let clock = Clock::new("3b241101-e2bb-4255-8caf-4136c566a962", Duration::from_secs(9_000));
-//! let (engine, handle) = Engine::new(Context::default(), Settings::default(), clock, inputs, saved);
+//! let (engine, handle) = Engine::new(Context::default(), None, clock, inputs, saved);
 //! let token = CancellationToken::new();
 //! let engine = tokio::spawn(engine.run(token.clone()));
 //! let keeper = tokio::spawn(file.keep(handle.saved.clone()));
@@ -57,7 +60,7 @@
 //! token.cancel();
 //! engine.await.unwrap();
 //! keeper.await.unwrap();
-//! # drop((wanted, overrides, suspended, old));
+//! # drop((wanted, overrides, suspended, limits, old));
 //! # }
 //! ```
 
@@ -76,8 +79,8 @@ mod target;
 
 pub use context::Context;
 pub use engine::{
-    BUCKETS, Clock, Counts, Engine, Handle, Health, Histogram, Inputs, Key, Overrides, Prober,
-    ResultKind, Settings, Wanted, kind,
+    BUCKETS, Clock, Counts, Engine, Handle, Health, Histogram, Inputs, Key, Limits, Overrides,
+    Prober, ResultKind, Wanted, kind,
 };
 pub use kinds::exec::run_program;
 pub use probe::probe;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use portolan_health::{Administrative, Assigned, Backend, LoadBalancer};
 use portolan_model::check::{Check, HealthPolicy, Probe, TcpProbe};
 use portolan_probe::{
-    Clock, Context, Engine, Health, Inputs, Overrides, Settings, StateFile, Wanted,
+    Clock, Context, Engine, Health, Inputs, Limits, Overrides, StateFile, Wanted,
 };
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -72,14 +72,15 @@ async fn servers_go_and_come_back_and_the_file_has_their_states() {
     let (_wanted, wanted) = watch::channel(wanted);
     let (_overrides, overrides) = watch::channel(Overrides::new());
     let (_, suspended) = watch::channel(false);
+    let (_, limits) = watch::channel(Limits::default());
     let inputs = Inputs {
         wanted,
         overrides,
         suspended,
+        limits,
     };
     let clock = Clock::new("boot", Duration::from_secs(1));
-    let (engine, mut handle) =
-        Engine::new(Context::default(), Settings::default(), clock, inputs, None);
+    let (engine, mut handle) = Engine::new(Context::default(), None, clock, inputs, None);
     let token = CancellationToken::new();
     let engine = tokio::spawn(engine.run(token.clone()));
     let keeper = tokio::spawn(file.clone().keep(handle.saved.clone()));

@@ -9,10 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use portolan_dataplane::Flow;
+use portolan_dataplane::{Dataplane, DataplaneError, Flow};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, FrontendAddress, NodeTable, Protocol, Record};
 use portolan_plan::{Desired, KernelState, Step};
+
+use crate::Reconciler;
 
 /// Families in which flows may be stale after steps: they delete a UDP destination, or add the first one
 /// of a virtual server.
@@ -35,6 +37,33 @@ pub(super) fn affected(steps: &[Step], observed: &KernelState, desired: &Desired
         _ => None,
     };
     steps.iter().filter_map(family).collect()
+}
+
+impl<D: Dataplane> Reconciler<D> {
+    /// Deletes UDP flows to endpoints that no longer serve from conntrack, if steps since the last call may
+    /// have left any; returns how many.
+    ///
+    /// # Errors
+    /// If the flows cannot be read or deleted. The next call tries again.
+    pub async fn forget_stale_flows(
+        &mut self,
+        table: &NodeTable,
+    ) -> Result<Option<usize>, DataplaneError> {
+        if self.flows_due.is_empty() {
+            return Ok(None);
+        }
+        let mut deleted = 0;
+        for family in self.flows_due.iter() {
+            let stale = StaleFlows::new(table, family);
+            let is_stale = |flow: &Flow| stale.is_stale(flow);
+            let flows = self.dataplane.flows(family, &is_stale).await?;
+            if !flows.is_empty() {
+                deleted += self.dataplane.delete_flows(&flows).await?;
+            }
+        }
+        self.flows_due = Families::NONE;
+        Ok(Some(deleted))
+    }
 }
 
 /// Serving endpoints of each UDP frontend in one family.

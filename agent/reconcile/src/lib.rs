@@ -18,16 +18,17 @@ mod marks;
 mod nftables;
 mod outcome;
 mod preview;
+mod shared;
 mod spread;
 mod trash;
 mod unserved;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Dataplane, DataplaneError, Flow};
+use portolan_dataplane::{Dataplane, DataplaneError};
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, NodeTable, RecordKey};
@@ -43,6 +44,7 @@ pub use host::{HostOutcome, HostPreview};
 pub use nftables::NftablesReconciler;
 pub use outcome::{Counts, Outcome};
 pub use preview::Preview;
+pub use shared::SharedDesired;
 
 use apply::PendingMerge;
 use drains::DrainingServers;
@@ -53,26 +55,6 @@ use outcome::{breaks, written_rules};
 use spread::PutOff;
 use trash::Trash;
 use unserved::Unserved;
-
-/// Desired state, shared with debug dumps. A reader blocks the reconciliation.
-#[derive(Debug, Clone, Default)]
-pub struct SharedDesired(Arc<RwLock<IncrementalDesired>>);
-
-impl SharedDesired {
-    /// Desired state of the last reconciliation.
-    pub fn read<T>(&self, look: impl FnOnce(&Desired) -> T) -> T {
-        look(
-            self.0
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .desired(),
-        )
-    }
-
-    fn write<T>(&self, change: impl FnOnce(&mut IncrementalDesired) -> T) -> T {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
-    }
-}
 
 /// Treatment of our objects in the kernel that are not desired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -454,31 +436,6 @@ impl<D: Dataplane> Reconciler<D> {
             steps: self.plan_all(observed, surplus),
             ..PlannedSteps::default()
         }
-    }
-
-    /// Deletes UDP flows to endpoints that no longer serve from conntrack, if steps since the last call may
-    /// have left any; returns how many.
-    ///
-    /// # Errors
-    /// If the flows cannot be read or deleted. The next call tries again.
-    pub async fn forget_stale_flows(
-        &mut self,
-        table: &NodeTable,
-    ) -> Result<Option<usize>, DataplaneError> {
-        if self.flows_due.is_empty() {
-            return Ok(None);
-        }
-        let mut deleted = 0;
-        for family in self.flows_due.iter() {
-            let stale = StaleFlows::new(table, family);
-            let is_stale = |flow: &Flow| stale.is_stale(flow);
-            let flows = self.dataplane.flows(family, &is_stale).await?;
-            if !flows.is_empty() {
-                deleted += self.dataplane.delete_flows(&flows).await?;
-            }
-        }
-        self.flows_due = Families::NONE;
-        Ok(Some(deleted))
     }
 
     /// Replaces the observed state with a new reading.

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::args::{RunArgs, Source};
 use crate::backends::overrides::Commands;
-use crate::backends::{self, BackendCollector};
+use crate::backends::{self, BackendCollector, CheckControls};
 use crate::director::HostDirector;
 use crate::hooks::{self, HookInputs};
 use crate::overview::{self, Overviews};
@@ -58,7 +58,7 @@ pub(super) fn check_backends(
         state_file,
         overrides,
         programs,
-        suspended,
+        controls,
     } = backends::start(tables, ways, args.source, &args.state_dir);
     let ending = || vital.ending.clone();
     vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
@@ -89,7 +89,7 @@ pub(super) fn check_backends(
         tables: tables.clone(),
         reports,
     };
-    let director = start_director(args, &commands, (programs, suspended), vital);
+    let director = start_director(args, &commands, (programs, controls), vital);
     let checkups = match args.source {
         Source::Controller => checkups.direct(director.clone(), Arc::clone(host)),
         Source::File => checkups,
@@ -109,10 +109,10 @@ pub(super) fn check_backends(
 fn start_director(
     args: &RunArgs,
     commands: &Commands,
-    (programs, suspended): (Programs, watch::Sender<bool>),
+    (programs, controls): (Programs, CheckControls),
     vital: &Vital,
 ) -> HostDirector {
-    let director = HostDirector::new(args.host_flags(), &args.state_dir, programs, suspended);
+    let director = HostDirector::new(args.host_flags(), &args.state_dir, programs, controls);
     let backends = commands.store.clone();
     let maintained = backends.keep_maintenance(director.maintenance(), vital.ending.clone());
     vital.spawn("maintenance of backends", maintained);

@@ -154,7 +154,7 @@ pub(crate) mod tests {
     use portolan_health::{Administrative, Assigned, Backend, LoadBalancer, Outcome};
     use portolan_model::Protocol;
     use portolan_model::check::{Check, HealthPolicy, Probe, TcpProbe};
-    use portolan_probe::{Clock, Engine, Inputs, Overrides, Prober, Settings, Target, Wanted};
+    use portolan_probe::{Clock, Engine, Inputs, Limits, Overrides, Prober, Target, Wanted};
     use prometheus_client::registry::Registry;
     use tokio::sync::watch;
     use tokio_util::sync::CancellationToken;
@@ -199,13 +199,15 @@ pub(crate) mod tests {
         let (_wanted, wanted) = watch::channel(Wanted::from_iter([(key, Arc::new(balancer))]));
         let (_overrides, overrides) = watch::channel(Overrides::new());
         let (_, suspended) = watch::channel(false);
+        let (_, limits) = watch::channel(Limits::default());
         let inputs = Inputs {
             wanted,
             overrides,
             suspended,
+            limits,
         };
         let clock = Clock::new("boot", std::time::Duration::ZERO);
-        let (engine, mut handle) = Engine::new(Well, Settings::default(), clock, inputs, None);
+        let (engine, mut handle) = Engine::new(Well, None, clock, inputs, None);
         tokio::spawn(engine.run(CancellationToken::new()));
         let has_quorum = |health: &portolan_probe::Health<RecordKey>| {
             health.values().any(|verdicts| verdicts.quorum)

@@ -30,12 +30,12 @@ use jiff::Timestamp;
 use portolan_health::{
     Administrative, BackendStatus, LoadBalancer, Outcome, Presence, State, Verdicts,
 };
-use portolan_model::check::{Check, Probe};
+use portolan_model::check::{Check, CheckDefaults, Probe};
 use portolan_model::{ByRecord, NodeTable, Record, RecordHealth, RecordKey};
 use portolan_plan::Ways;
 use portolan_probe::{
-    Clock, Context, Engine, Handle, Inputs, Overrides, Prober, Programs, Settings, StateFile,
-    Target, Wanted,
+    Clock, Context, Engine, Handle, Inputs, Limits, Overrides, Prober, Programs, StateFile, Target,
+    Wanted,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +48,7 @@ use crate::director::HostDirector;
 use crate::subscribe::Subscribed;
 use groups::OwnGroups;
 use overrides::OverrideStore;
+use wanted::Host;
 
 type Tables = watch::Receiver<Option<Arc<Subscribed>>>;
 
@@ -70,6 +71,8 @@ pub(crate) struct Checkups {
     groups: OwnGroups,
     overrides: OverrideStore,
     commanded: watch::Receiver<Overrides<RecordKey>>,
+    /// What checks get that leave fields to this host.
+    defaults: watch::Receiver<CheckDefaults>,
     /// Number of the last health that was passed on.
     number: u64,
     /// The director of this host, which follows tables of controllers, and the host's name.
@@ -93,8 +96,19 @@ pub(crate) struct Started {
     pub(crate) overrides: OverrideStore,
     /// Rules for programs that checks start.
     pub(crate) programs: Programs,
+    /// What the director of this host sets for all checks.
+    pub(crate) controls: CheckControls,
+}
+
+/// What the director of this host sets for all checks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CheckControls {
     /// Whether no check is to run, and every backend keeps its state.
     pub(crate) suspended: watch::Sender<bool>,
+    /// How many checks run, and how fast they start.
+    pub(crate) limits: watch::Sender<Limits>,
+    /// What checks of a controller get that leave fields to this host.
+    pub(crate) defaults: watch::Sender<CheckDefaults>,
 }
 
 /// Prepares the checks of the tables' backends. States of the last run are in `state_dir`. Only tables from files of
@@ -114,18 +128,19 @@ pub(crate) fn start(
         None
     });
     let clock = Clock::new(&boot_id(), since_boot());
-    let (suspended, suspended_receiver) = watch::channel(false);
+    let controls = CheckControls::default();
     let inputs = Inputs {
         wanted: wanted_receiver,
         overrides: overrides_receiver,
-        suspended: suspended_receiver,
+        suspended: controls.suspended.subscribe(),
+        limits: controls.limits.subscribe(),
     };
     let programs = Programs::waiting();
     let prober = HostProber {
         context: Context::new(programs.clone()),
         source,
     };
-    let (engine, handle) = Engine::new(prober, Settings::default(), clock, inputs, saved);
+    let (engine, handle) = Engine::new(prober, None, clock, inputs, saved);
     let overrides = OverrideStore::open(state_dir, overrides, handle.health.clone());
     let checkups = Checkups {
         tables,
@@ -138,6 +153,7 @@ pub(crate) fn start(
         groups: OwnGroups::default(),
         commanded: overrides.in_force(),
         overrides: overrides.clone(),
+        defaults: controls.defaults.subscribe(),
         number: 0,
         director: None,
     };
@@ -149,7 +165,7 @@ pub(crate) fn start(
         state_file,
         overrides,
         programs,
-        suspended,
+        controls,
     }
 }
 
@@ -256,14 +272,26 @@ impl Checkups {
     fn want(&mut self, table: &NodeTable) {
         let are_other = self.ways.has_changed().unwrap_or(false);
         let ways = Arc::clone(&self.ways.borrow_and_update());
-        if table.records == self.records && !are_other {
+        if self.defaults.has_changed().unwrap_or(false) {
+            // Any check may depend on them.
+            self.records = ByRecord::new();
+            self.through.clear();
+        } else if table.records == self.records && !are_other {
             return;
         }
+        let host = Host {
+            ways: &ways,
+            defaults: &self.defaults.borrow_and_update().clone(),
+        };
         // Before the engine learns of new backends: one that is drained never gets a weight.
         self.overrides.follow(&table.records);
         self.wanted.send_if_modified(|wanted| {
             let through = &mut self.through;
-            let new = wanted::changed(&self.records, &table.records, wanted, through, &ways);
+            let known = match self.records.is_empty() {
+                true => Wanted::new(),
+                false => wanted.clone(),
+            };
+            let new = wanted::changed(&self.records, &table.records, known, through, &host);
             let is_other = new != *wanted;
             *wanted = new;
             is_other
@@ -281,7 +309,10 @@ pub(crate) fn load_balancers(records: &ByRecord<Record>) -> Vec<LoadBalancer> {
             records,
             record,
             balancing,
-            &Ways::default(),
+            &Host {
+                ways: &Ways::default(),
+                defaults: &CheckDefaults::default(),
+            },
         ))
     });
     balanced.collect()

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use portolan_health::{Verdict, Way};
-use portolan_model::check::{ExecProbe, TcpProbe, Via, WeightFrom};
+use portolan_director::Director;
+use portolan_health::{Assigned, Verdict, Way};
+use portolan_model::check::{ExecProbe, Inherited, TcpProbe, Timers, Via, WeightFrom};
 use portolan_model::ipvs::{ForwardingMethod, Thresholds};
 use portolan_model::{
     AdministrativeState, Balancing, Destination, Family, Frontend, FrontendAddress, FrontendKind,
@@ -11,6 +13,7 @@ use portolan_model::{
 };
 
 use super::*;
+use crate::director::HostFlags;
 use crate::subscribe::Report;
 
 fn key(name: &str) -> RecordKey {
@@ -69,6 +72,10 @@ struct Rig {
 }
 
 fn rig() -> Rig {
+    rig_of(&CheckControls::default(), None)
+}
+
+fn rig_of(controls: &CheckControls, director: Option<(HostDirector, Arc<str>)>) -> Rig {
     let (tables, tables_receiver) = watch::channel(None);
     let (ways, ways_receiver) = watch::channel(Arc::default());
     let (health, health_receiver) = watch::channel(Health::new());
@@ -87,8 +94,9 @@ fn rig() -> Rig {
         groups: OwnGroups::default(),
         overrides: OverrideStore::open(nowhere, commanded, health_receiver),
         commanded: commanded_receiver,
+        defaults: controls.defaults.subscribe(),
         number: 0,
-        director: None,
+        director,
     };
     let token = CancellationToken::new();
     tokio::spawn(checkups.run(token.clone()));
@@ -107,6 +115,74 @@ impl Rig {
         self.checked.changed().await.unwrap();
         self.checked.borrow_and_update().clone().unwrap()
     }
+}
+
+#[tokio::test]
+async fn checks_of_a_controller_get_the_defaults_of_this_hosts_director() {
+    let directory = tempfile::tempdir().unwrap();
+    let controls = CheckControls::default();
+    let director = HostDirector::new(
+        HostFlags::default(),
+        directory.path(),
+        Programs::default(),
+        controls.clone(),
+    );
+    let mut rig = rig_of(&controls, Some((director, "node1".into())));
+    let declared = Check {
+        timers: Timers {
+            fall: 7,
+            ..Timers::default()
+        },
+        inherited: Inherited {
+            interval: true,
+            source: true,
+            ..Inherited::default()
+        },
+        ..Check::new(Probe::Tcp(TcpProbe::default()))
+    };
+    let with = |name, check: &Check| {
+        let mut record = balanced(name);
+        let balancing = Arc::make_mut(record.balancing.as_mut().unwrap());
+        balancing.profiles[0].checks = vec![Arc::new(check.clone())];
+        record
+    };
+    let fixed = Check::new(Probe::Tcp(TcpProbe::default()));
+    let table = |revision, interval: Option<u64>| {
+        let mut table = Subscribed::clone(&subscribed(
+            revision,
+            vec![with("web", &declared), with("fixed", &fixed)],
+        ));
+        Arc::make_mut(&mut table.table).node.director = interval.map(|interval| {
+            let mut director = Director::new("node1");
+            director.checks.defaults.timers.interval = Duration::from_secs(interval);
+            director.checks.defaults.timers.fall = 9;
+            director.checks.defaults.source.mark = Some(5);
+            director.to_sent().into()
+        });
+        Some(Arc::new(table))
+    };
+    let checks = |rig: &mut Rig| {
+        let wanted = rig.wanted.borrow_and_update().clone();
+        assert_eq!(wanted.len(), 2);
+        let of = |name| wanted[&key(name)].backends[&backend(1)].checks[0].clone();
+        assert_eq!(of("fixed"), Assigned::direct(fixed.clone()));
+        let check = Check::clone(&of("web").check);
+        assert_eq!(
+            (check.timers.fall, check.inherited),
+            (7, Inherited::default())
+        );
+        (check.timers.interval.as_secs(), check.source.mark)
+    };
+    rig.tables.send_replace(table(1, Some(30)));
+    rig.next().await;
+    assert_eq!(checks(&mut rig), (30, Some(5)));
+    // Other defaults for the same records.
+    rig.tables.send_replace(table(2, Some(40)));
+    rig.next().await;
+    assert_eq!(checks(&mut rig), (40, Some(5)));
+    rig.tables.send_replace(table(3, None));
+    rig.next().await;
+    assert_eq!(checks(&mut rig), (5, None));
 }
 
 /// Verdicts about two backends: the first is up, the second as given.

@@ -7,23 +7,31 @@ use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
 use portolan_health::{Administrative, Assigned, Backend, LoadBalancer, Way};
-use portolan_model::check::Check;
+use portolan_model::check::{Check, CheckDefaults};
 use portolan_model::{
     AdministrativeState, Balancing, ByRecord, FrontendAddress, Record, RecordKey,
 };
 use portolan_plan::{Ways, has_ways, way_of};
 use portolan_probe::Wanted;
 
+/// What checks depend on besides the records.
+#[derive(Debug)]
+pub(super) struct Host<'a> {
+    /// The ways that the kernel has for checks by way of the service.
+    pub(super) ways: &'a Ways,
+    /// What checks get that leave fields to the host.
+    pub(super) defaults: &'a CheckDefaults,
+}
+
 /// The load balancers of `after`, given those of `before`. Costs O(changed), and those of `through`, which have checks
 /// by way of the service: these depend on the ways, and on records of other frontends.
 pub(super) fn changed(
     before: &ByRecord<Record>,
     after: &ByRecord<Record>,
-    wanted: &Wanted<RecordKey>,
+    mut wanted: Wanted<RecordKey>,
     through: &mut BTreeSet<RecordKey>,
-    ways: &Ways,
+    host: &Host<'_>,
 ) -> Wanted<RecordKey> {
-    let mut wanted = wanted.clone();
     for change in before.diff(after) {
         let (key, record) = match change {
             DiffItem::Add(key, record) => (key, Some(record)),
@@ -35,7 +43,7 @@ pub(super) fn changed(
         match balancing {
             Some((record, _)) if has_ways(record) => drop(through.insert(key.clone())),
             Some((record, balancing)) => {
-                let balancer = load_balancer(after, record, balancing, ways);
+                let balancer = load_balancer(after, record, balancing, host);
                 wanted.insert(key.clone(), Arc::new(balancer));
             }
             None => {
@@ -47,7 +55,7 @@ pub(super) fn changed(
         let record = after.get(key);
         let balancing = record.and_then(|record| Some((record, record.balancing.as_ref()?)));
         if let Some((record, balancing)) = balancing {
-            let balancer = load_balancer(after, record, balancing, ways);
+            let balancer = load_balancer(after, record, balancing, host);
             if wanted.get(key).is_none_or(|known| **known != balancer) {
                 wanted.insert(key.clone(), Arc::new(balancer));
             }
@@ -60,7 +68,7 @@ pub(super) fn load_balancer(
     records: &ByRecord<Record>,
     record: &Record,
     balancing: &Balancing,
-    ways: &Ways,
+    host: &Host<'_>,
 ) -> LoadBalancer {
     let destinations = record.destinations.iter().enumerate();
     let backends = destinations.filter_map(|(index, destination)| {
@@ -71,8 +79,10 @@ pub(super) fn load_balancer(
                 .checks
                 .iter()
                 .map(|check| Assigned {
-                    check: Arc::clone(check),
-                    way: way(records, record, index, check, ways),
+                    check: check
+                        .on_host(host.defaults)
+                        .map_or_else(|| Arc::clone(check), Arc::new),
+                    way: way(records, record, index, check, host.ways),
                 })
                 .collect(),
             administrative: match profile.administrative_state {

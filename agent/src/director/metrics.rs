@@ -37,6 +37,11 @@ impl Collector for DirectorCollector {
             "Whether this director answers for its virtual addresses: 0 on standby",
             i64::from(activity == Activity::Active),
         )?;
+        scrape.gauge(
+            "checks_suspended",
+            "Whether no checks of backends run: on standby with checksOnStandby false",
+            i64::from(*self.0.0.checks.suspended.borrow()),
+        )?;
         let state = self.0.0.done.borrow().state.clone().unwrap_or_default();
         let announced = state.announced.iter().map(|(_, address)| {
             let address = address.to_string();
@@ -73,17 +78,19 @@ pub(crate) mod tests {
 
     use super::super::{Done, HostFlags, Programs};
     use super::*;
+    use crate::backends::CheckControls;
 
-    /// The collector of a director with one announced address and a master.
+    /// The collector of a director with one announced address and a master, which checks nothing on standby.
     pub(crate) fn sample(role: Role) -> DirectorCollector {
         let host = HostDirector::new(
             HostFlags::default(),
             Path::new("/proc/portolan-none"),
             Programs::default(),
-            Default::default(),
+            CheckControls::default(),
         );
         let mut director = Director::new("lb1");
         director.vips.role = role;
+        director.checks_on_standby = false;
         host.follow(Arc::new(director));
         let daemon = portolan_model::ipvs::SyncDaemon {
             interface: "eth1".into(),
@@ -119,6 +126,7 @@ pub(crate) mod tests {
         let text = page(sample(Role::Always));
         for line in [
             "director_active 1",
+            "checks_suspended 0",
             r#"vip_announced{address="192.0.2.10"} 1"#,
             r#"sync_daemon_running{state="master"} 1"#,
             r#"sync_daemon_running{state="backup"} 0"#,
@@ -127,7 +135,9 @@ pub(crate) mod tests {
         }
         // Before the first command.
         let text = page(sample(Role::Command));
-        assert!(text.contains("director_active 0"), "{text}");
+        for line in ["director_active 0", "checks_suspended 1"] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
     }
 
     #[test]
@@ -136,7 +146,7 @@ pub(crate) mod tests {
             HostFlags::default(),
             Path::new("/proc/portolan-none"),
             Programs::default(),
-            Default::default(),
+            CheckControls::default(),
         );
         assert!(!page(DirectorCollector(host)).contains("director_active"));
     }

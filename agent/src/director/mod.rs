@@ -18,10 +18,12 @@ mod saved;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portolan_director::{Director, Role, Scripts};
+use portolan_director::{CheckLimits, Director, Role, Scripts};
 use portolan_plan::host::{Host, HostState, Owned};
-use portolan_probe::Programs;
+use portolan_probe::{Limits, Programs};
 use tokio::sync::{mpsc, watch};
+
+use crate::backends::CheckControls;
 
 pub(crate) use announcer::{Announcement, announce};
 pub(crate) use command::actions;
@@ -63,8 +65,7 @@ struct Inner {
     flags: HostFlags,
     state_dir: PathBuf,
     programs: Programs,
-    /// Whether checks of backends are suspended.
-    suspended: watch::Sender<bool>,
+    checks: CheckControls,
     state: Mutex<State>,
     asked: watch::Sender<Option<Asked>>,
     done: watch::Sender<Done>,
@@ -115,19 +116,19 @@ pub(crate) fn follow_scripts(programs: &Programs, scripts: &Scripts) {
 }
 
 impl HostDirector {
-    /// The director of a host whose files are not read yet. It rules the start of programs, and suspends the checks of
-    /// backends.
+    /// The director of a host whose files are not read yet. It rules the start of programs, and controls
+    /// the checks of backends.
     pub(crate) fn new(
         flags: HostFlags,
         state_dir: &Path,
         programs: Programs,
-        suspended: watch::Sender<bool>,
+        checks: CheckControls,
     ) -> Self {
         Self(Arc::new(Inner {
             flags,
             state_dir: state_dir.to_owned(),
             programs,
-            suspended,
+            checks,
             state: Mutex::new(State {
                 director: None,
                 activity: load_role(state_dir),
@@ -167,11 +168,9 @@ impl HostDirector {
             state.overridden = hidden;
         }
         let directory = director.maintenance_directory.as_ref().map(PathBuf::from);
-        self.0.maintenance.send_if_modified(|before| {
-            let is_other = *before != directory;
-            *before = directory;
-            is_other
-        });
+        set(&self.0.maintenance, directory);
+        set(&self.0.checks.limits, limits_of(&director.checks));
+        set(&self.0.checks.defaults, director.checks.defaults.clone());
         state.director = Some(director);
         self.ask(&state)
     }
@@ -247,11 +246,7 @@ impl HostDirector {
         };
         let host = host_of(director, &self.0.flags, state.activity);
         let suspends = !director.checks_on_standby && !host.is_active;
-        self.0.suspended.send_if_modified(|suspended| {
-            let is_other = *suspended != suspends;
-            *suspended = suspends;
-            is_other
-        });
+        set(&self.0.checks.suspended, suspends);
         self.0.asked.send_if_modified(|asked| {
             if asked.as_ref().is_some_and(|asked| *asked.host == host) {
                 return false;
@@ -262,6 +257,25 @@ impl HostDirector {
             true
         })
     }
+}
+
+/// The engine's limits of a director.
+fn limits_of(checks: &CheckLimits) -> Limits {
+    let count = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
+    Limits {
+        concurrency: count(checks.concurrency),
+        per_second: checks.per_second,
+        program_concurrency: count(checks.exec_concurrency),
+    }
+}
+
+/// Sends a value if it is another one.
+fn set<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|before| {
+        let is_other = *before != value;
+        *before = value;
+        is_other
+    });
 }
 
 /// A role by command is the commanded one, on standby before the first command.

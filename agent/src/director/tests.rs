@@ -19,7 +19,7 @@ fn by_command(state_dir: &Path) -> HostDirector {
         HostFlags::default(),
         state_dir,
         Programs::default(),
-        watch::Sender::default(),
+        CheckControls::default(),
     );
     assert!(this.follow(director(|director| director.vips.role = Role::Command)));
     this
@@ -48,12 +48,13 @@ fn a_commanded_role_outlives_the_agent() {
 #[test]
 fn checks_are_suspended_on_standby_alone_and_if_the_object_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let suspended = watch::Sender::new(false);
+    let controls = CheckControls::default();
+    let suspended = controls.suspended.clone();
     let this = HostDirector::new(
         HostFlags::default(),
         dir.path(),
         Programs::default(),
-        suspended.clone(),
+        controls,
     );
     let mut changes = suspended.subscribe();
     let follow = |role, checks_on_standby| {
@@ -79,13 +80,50 @@ fn checks_are_suspended_on_standby_alone_and_if_the_object_says_so() {
 }
 
 #[test]
+fn limits_of_checks_are_those_of_the_director_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let controls = CheckControls::default();
+    let this = HostDirector::new(
+        HostFlags::default(),
+        dir.path(),
+        Programs::default(),
+        controls.clone(),
+    );
+    let mut limits = controls.limits.subscribe();
+    this.follow(director(|_| {}));
+    assert!(
+        !limits.has_changed().unwrap(),
+        "the engine has the defaults"
+    );
+    let limited = director(|director| {
+        director.checks.concurrency = 3;
+        director.checks.per_second = 50;
+        director.checks.exec_concurrency = 2;
+    });
+    this.follow(Arc::clone(&limited));
+    let expected = Limits {
+        concurrency: 3,
+        per_second: 50,
+        program_concurrency: 2,
+    };
+    assert_eq!(*limits.borrow_and_update(), expected);
+    // Nothing else about the host has changed, and a Director from a controller has them too.
+    this.follow(director(|_| {}));
+    assert_eq!(*limits.borrow_and_update(), Limits::default());
+    this.follow_sent(Some(&limited.to_sent().into()), false, "node1");
+    assert_eq!(*limits.borrow_and_update(), expected);
+    this.follow_sent(None, false, "node1");
+    assert_eq!(*limits.borrow_and_update(), Limits::default());
+}
+
+#[test]
 fn a_role_needs_a_director_that_follows_commands() {
     let dir = tempfile::tempdir().unwrap();
     let this = HostDirector::new(
         HostFlags::default(),
         dir.path(),
         Programs::default(),
-        watch::Sender::default(),
+        CheckControls::default(),
     );
     let error = this.take(Activity::Active).unwrap_err();
     assert!(matches!(error, RoleError::NoDirector), "{error}");
@@ -104,7 +142,7 @@ fn a_host_without_a_director_is_left_alone_until_a_controller_sends_one() {
             HostFlags::default(),
             dir.path(),
             Programs::default(),
-            watch::Sender::default(),
+            CheckControls::default(),
         )
     };
     let this = new();

@@ -63,7 +63,11 @@ impl Rig {
             text: &text,
         };
         let generation = portolan_director::parse(&[file], &Default::default()).unwrap();
-        let all = records(&generation.load_balancers, &Default::default(), &"".into());
+        let all = records(
+            &generation.load_balancers,
+            Some(&Default::default()),
+            &"".into(),
+        );
         let keys = all.keys().cloned().collect();
         let table = NodeTable {
             records: all,

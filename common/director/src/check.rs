@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use portolan_model::check::{Check, Probe, Source, Timers, Via};
+use portolan_model::check::{Check, CheckDefaults, Inherited, Probe, Source, Timers, Via};
 
 /// A health check whose timers and source may be the director's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,31 @@ impl DeclaredCheck {
                 .unwrap_or_else(|| defaults.source.clone()),
             timers: self.timers.resolve(defaults.timers),
             log_failures: self.log_failures,
+            inherited: Inherited::default(),
+        }
+    }
+
+    /// The check for hosts that each have defaults of their own. Its other fields are the built-in ones, for agents that
+    /// do not know of this.
+    #[must_use]
+    pub fn for_each_host(&self) -> Check {
+        let DeclaredTimers {
+            interval,
+            fast_interval,
+            timeout,
+            rise,
+            fall,
+        } = self.timers;
+        Check {
+            inherited: Inherited {
+                source: self.source.is_none(),
+                interval: interval.is_none(),
+                fast_interval: fast_interval.is_none(),
+                timeout: timeout.is_none(),
+                rise: rise.is_none(),
+                fall: fall.is_none(),
+            },
+            ..self.resolve(&CheckDefaults::default())
         }
     }
 }
@@ -72,13 +97,4 @@ impl DeclaredTimers {
             fall: self.fall.unwrap_or(defaults.fall),
         }
     }
-}
-
-/// What a director gives to checks that say nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CheckDefaults {
-    /// The source.
-    pub source: Source,
-    /// The timers.
-    pub timers: Timers,
 }

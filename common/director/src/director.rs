@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use crate::check::CheckDefaults;
+use portolan_model::check::CheckDefaults;
+
 use crate::document::{Binding, Role, SysctlMode};
 use crate::object::Tags;
 

@@ -126,7 +126,7 @@ fn tunnelled(backend: &Backend, tunnel: Tunnel) -> Vec<String> {
             let lines = vec![
                 format!("modprobe {module}"),
                 format!("modprobe {modules}"),
-                format!("ip fou add port {port} gue {}", option(family)),
+                format!("ip {} fou add port {port} gue", option(family)),
                 format!("ip link set {device} up"),
             ];
             (device, lines)

@@ -5,7 +5,7 @@
 //! The right to write objects of a fleet is no right to run programs on its hosts. So fields that name programs,
 //! users or paths of the host are refused by the controller, and by the host again.
 
-use crate::{Already, CheckDefaults, Director, File, parse};
+use crate::{Already, Director, File, parse};
 
 /// The largest text of a Director on the wire, in bytes.
 pub const MAX_SENT_BYTES: usize = 64 * 1024;
@@ -77,36 +77,18 @@ fn too_large(bytes: usize) -> String {
 #[must_use]
 pub fn unsupported_from_controller(director: &Director) -> Vec<(String, String)> {
     let local = "not supported here: hosts take programs and paths from their own files alone";
-    let of_checks =
-        "not supported here: checks of a fleet have their own, or the built-in defaults";
     let scripts = &director.scripts;
-    let defaults = CheckDefaults::default();
-    let differs = [
+    let is_set = [
         (
             "spec.maintenanceDirectory",
             director.maintenance_directory.is_some(),
-            local,
         ),
-        ("spec.scripts.user", scripts.user.is_some(), local),
-        (
-            "spec.scripts.directories",
-            !scripts.directories.is_empty(),
-            local,
-        ),
-        (
-            "spec.checks.source",
-            director.checks.defaults.source != defaults.source,
-            of_checks,
-        ),
-        (
-            "spec.checks.defaults",
-            director.checks.defaults.timers != defaults.timers,
-            of_checks,
-        ),
+        ("spec.scripts.user", scripts.user.is_some()),
+        ("spec.scripts.directories", !scripts.directories.is_empty()),
     ];
-    let found = differs.into_iter().filter(|(_, differs, _)| *differs);
-    let mut found: Vec<_> = found
-        .map(|(field, _, why)| (field.to_owned(), why.to_owned()))
+    let set = is_set.into_iter().filter(|(_, is_set)| *is_set);
+    let mut found: Vec<_> = set
+        .map(|(field, _)| (field.to_owned(), local.to_owned()))
         .collect();
     let bytes = director.to_sent().len();
     if bytes > MAX_SENT_BYTES {
@@ -127,6 +109,8 @@ mod tests {
         director.sync = Some(Sync::new("eth1"));
         director.announce_table = 199;
         director.checks_on_standby = false;
+        director.checks.defaults.timers.fall = 9;
+        director.checks.defaults.source.mark = Some(1);
         director
             .sysctls
             .values
@@ -169,8 +153,6 @@ mod tests {
         director.scripts.user = Some("root".to_owned());
         director.scripts.directories = vec!["/tmp".to_owned()];
         director.maintenance_directory = Some("/etc".to_owned());
-        director.checks.defaults.timers.fall = 9;
-        director.checks.defaults.source.mark = Some(1);
         let fields: Vec<_> = unsupported_from_controller(&director)
             .into_iter()
             .map(|(field, _)| field)
@@ -179,8 +161,6 @@ mod tests {
             "spec.maintenanceDirectory",
             "spec.scripts.user",
             "spec.scripts.directories",
-            "spec.checks.source",
-            "spec.checks.defaults",
         ];
         assert_eq!(fields, expected);
         // Whoever sends it: the host refuses it too.

@@ -40,7 +40,7 @@ mod unsupported;
 mod write;
 
 pub use balancer::{Backend, Hooks, LoadBalancer, SorryServer};
-pub use check::{CheckDefaults, DeclaredCheck, DeclaredTimers};
+pub use check::{DeclaredCheck, DeclaredTimers};
 pub use command::{Answer, check as check_files, explain_files};
 pub use director::{CheckLimits, DEFAULT_MARKS, Director, Scripts, Sync, Sysctls, Timeouts, Vips};
 pub use document::{

@@ -7,24 +7,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::check::{Check, Via};
+use portolan_model::check::{Check, CheckDefaults, Via};
 use portolan_model::{
     Balancing, ByRecord, Destination, Family, Frontend, FrontendAddress, FrontendKind, PortRange,
     Profile, Protocol, Record, RecordKey, Scheduling, ipvs,
 };
 
-use crate::check::{CheckDefaults, DeclaredCheck};
+use crate::check::DeclaredCheck;
 use crate::document::{PersistenceEngine, SchedulerFlag, TunnelChecksum};
 use crate::rules::frontend_of;
 use crate::{Backend, Forwarding, LoadBalancer, Packets, Tunnel};
 
-/// The records of load balancers on a host, whose director gives the defaults of checks.
+/// The records of load balancers on a host, whose director gives the defaults of checks; without them, for hosts that
+/// each have their own.
 ///
 /// A mark has any protocol; its record's key has TCP, as the kernel says of marks too.
 #[must_use]
 pub fn records(
     balancers: &[LoadBalancer],
-    defaults: &CheckDefaults,
+    defaults: Option<&CheckDefaults>,
     cluster: &Arc<str>,
 ) -> ByRecord<Record> {
     let of_one = |balancer| records_of(balancer, defaults, cluster);
@@ -35,7 +36,7 @@ pub fn records(
 
 fn records_of<'a>(
     balancer: &'a LoadBalancer,
-    defaults: &'a CheckDefaults,
+    defaults: Option<&'a CheckDefaults>,
     cluster: &'a Arc<str>,
 ) -> impl Iterator<Item = Record> + 'a {
     balancer.frontends.iter().map(move |frontend| {
@@ -120,7 +121,7 @@ pub(crate) fn of_family(ranges: &[IpNet], ip: IpAddr) -> Vec<IpNet> {
 fn balancing(
     balancer: &LoadBalancer,
     port: u16,
-    defaults: &CheckDefaults,
+    defaults: Option<&CheckDefaults>,
 ) -> (Vec<Destination>, Balancing) {
     let mut profiles = Vec::new();
     let mut rows = BTreeMap::new();
@@ -156,7 +157,11 @@ fn balancing(
     (rows.iter().map(destination).collect(), balancing)
 }
 
-fn profile(balancer: &LoadBalancer, backend: &Backend, defaults: &CheckDefaults) -> Profile {
+fn profile(
+    balancer: &LoadBalancer,
+    backend: &Backend,
+    defaults: Option<&CheckDefaults>,
+) -> Profile {
     let checks = balancer.checks_of(backend).iter();
     Profile {
         forwarding: method(backend.forwarding),
@@ -175,14 +180,17 @@ fn profile(balancer: &LoadBalancer, backend: &Backend, defaults: &CheckDefaults)
     }
 }
 
-/// A check with all defaults. The records do not have the order of the frontends: the first one is named here.
+/// A check with the defaults that are known here. The records do not have the order of the frontends: the first one is named here.
 fn resolved(
     balancer: &LoadBalancer,
     backend: &Backend,
     check: &DeclaredCheck,
-    defaults: &CheckDefaults,
+    defaults: Option<&CheckDefaults>,
 ) -> Check {
-    let mut resolved = check.resolve(defaults);
+    let mut resolved = match defaults {
+        Some(defaults) => check.resolve(defaults),
+        None => check.for_each_host(),
+    };
     if let Some(frontend) = frontend_of(balancer, backend, check) {
         resolved.via = Via::Service {
             frontend: Some(frontend.name.as_str().into()),
@@ -267,7 +275,7 @@ spec:
     }
 
     fn only_record(text: &str) -> Record {
-        let all = records(&[parsed(text)], &CheckDefaults::default(), &"".into());
+        let all = records(&[parsed(text)], Some(&CheckDefaults::default()), &"".into());
         let mut all = all.values();
         let record = all.next().unwrap();
         assert!(all.next().is_none());
@@ -320,7 +328,7 @@ spec:
   forwarding: {method: Direct}
   backends: [{address: 10.0.0.21}, {address: 10.0.0.22, administrativeState: Drain}]
 "#;
-        let all = records(&[parsed(text)], &CheckDefaults::default(), &"".into());
+        let all = records(&[parsed(text)], Some(&CheckDefaults::default()), &"".into());
         let flags: Vec<_> = all
             .values()
             .map(|record| {
@@ -361,7 +369,7 @@ spec:
   backends: [{address: 10.0.0.21}, {address: "fd00::21"}]
   checks: [{via: Service, dns: {}}, {icmp: {}}]
 "#;
-        let all = records(&[parsed(text)], &CheckDefaults::default(), &"".into());
+        let all = records(&[parsed(text)], Some(&CheckDefaults::default()), &"".into());
         assert_eq!(all.len(), 3);
         for record in all.values() {
             let balancing = record.balancing.as_ref().unwrap();
@@ -390,7 +398,7 @@ spec:
 "#;
         let balancer = parsed(text);
         assert_eq!(crate::unsupported(&balancer), []);
-        let all = records(&[balancer], &CheckDefaults::default(), &"".into());
+        let all = records(&[balancer], Some(&CheckDefaults::default()), &"".into());
         let places: Vec<_> = all
             .values()
             .map(|record| {
@@ -421,5 +429,41 @@ spec:
             // They keep the client's port.
             assert!(record.destinations.iter().all(|to| to.address.port() == 0));
         }
+    }
+
+    #[test]
+    fn what_checks_of_a_fleet_leave_out_is_each_hosts() {
+        let host = CheckDefaults {
+            source: portolan_model::check::Source {
+                mark: Some(5),
+                ..Default::default()
+            },
+            timers: portolan_model::check::Timers {
+                interval: std::time::Duration::from_secs(60),
+                timeout: std::time::Duration::from_secs(7),
+                rise: 4,
+                fall: 9,
+                ..Default::default()
+            },
+        };
+        let check = |defaults| {
+            let all = records(&[parsed(WEB)], defaults, &"".into());
+            let record = all.values().next().unwrap();
+            let balancing = record.balancing.as_ref().unwrap();
+            // As it is on the wire.
+            let read = Balancing::from_json(&balancing.to_json()).unwrap();
+            assert_eq!(read, **balancing);
+            Check::clone(&read.profiles[0].checks[0])
+        };
+        let (of_fleet, of_host) = (check(None), check(Some(&host)));
+        assert_eq!(of_fleet.on_host(&host), Some(of_host.clone()));
+        assert_eq!((of_host.timers.rise, of_host.timers.fall), (4, 3));
+        assert_eq!(of_host.on_host(&CheckDefaults::default()), None);
+        // An agent that does not know of it has the built-in defaults.
+        let older = Check {
+            inherited: Default::default(),
+            ..of_fleet
+        };
+        assert_eq!(older, check(Some(&CheckDefaults::default())));
     }
 }

@@ -76,7 +76,7 @@ fn servers_behind_tunnels_take_the_outer_packet_off() {
         (
             "{type: GUE, port: 6080}",
             "10.0.0.1",
-            "modprobe fou\nmodprobe ipip\nip fou add port 6080 gue -4\nip link set tunl0 up\n",
+            "modprobe fou\nmodprobe ipip\nip -4 fou add port 6080 gue\nip link set tunl0 up\n",
             "tunl0",
         ),
         (

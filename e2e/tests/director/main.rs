@@ -9,7 +9,9 @@ mod hooks;
 mod import;
 mod marks;
 mod rules;
+mod standby;
 mod via;
+mod ways;
 mod world;
 
 use std::net::IpAddr;

@@ -22,7 +22,7 @@ const RANGES: &str = "192.0.2.53";
 const OTHER_PORT: u16 = 80;
 const CHECKS: &str = "[{via: Service, interval: 500ms, fastInterval: 200ms, timeout: 1s, rise: 2, fall: 2, tcp: {}}]";
 
-fn run(host: &Host, command: &str) {
+pub(super) fn run(host: &Host, command: &str) {
     host.exec(&command.split(' ').collect::<Vec<_>>()).unwrap();
 }
 
@@ -68,9 +68,9 @@ fn wait_for_answers(world: &World, (address, port): (&str, u16), expected: &[&st
 }
 
 /// A backend that a check without `via: Service` would find in order.
-fn answers_directly(world: &World, real: &Host) {
+pub(super) fn answers_directly(world: &World, real: &Host, protocol: Protocol) {
     let target = SocketAddr::new(real.v4().into(), PORT);
-    let answer = world.director().request(Protocol::Tcp, target, PROMPT);
+    let answer = world.director().request(protocol, target, PROMPT);
     assert_eq!(answer.unwrap().name, real.name());
 }
 
@@ -131,7 +131,7 @@ fn a_check_by_way_of_the_service_finds_a_missing_address_and_a_missing_tunnel() 
     for (broken, address, command) in &breaks {
         run(broken, command);
         let whole = if broken.name() == a.name() { b } else { a };
-        answers_directly(&world, broken);
+        answers_directly(&world, broken, Protocol::Tcp);
         wait_for_answers(&world, (address, PORT), &[whole.name()]);
         let other = if *address == DIRECT { TUNNEL } else { DIRECT };
         wait_for_answers(&world, (other, PORT), &[a.name(), b.name()]);

@@ -57,6 +57,37 @@ fn await_saved(fleet: &Fleet<'_>, host: &str, expected: &str) {
 }
 
 #[test]
+fn checks_have_the_defaults_of_their_host() {
+    let temporary = tempfile::tempdir().unwrap();
+    let Some(fleet) = fleet_or_skip(temporary.path()) else {
+        return;
+    };
+    let backend = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = backend.local_addr().unwrap();
+    // The timer that decides is left to the hosts.
+    let undecided = balancer(address, "").replace(", fall: 2", "");
+    assert!(!undecided.contains("fall"), "{undecided}");
+    let patient = |host: &str| {
+        format!(
+            "apiVersion: portolan.dev/v1alpha1\nkind: Director\nmetadata: {{name: {host}}}\n\
+             spec: {{announceTable: 199, checks: {{defaults: {{fall: 1000}}}}}}\n"
+        )
+    };
+    let objects = [undecided, patient("lb-1")].join("---\n");
+    let (code, said) = fleet.apply(&objects, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let _one = director(&fleet, "lb-1");
+    let _two = director(&fleet, "lb-2");
+    await_said(&fleet, 0, "lb-1=up lb-2=up");
+    drop(backend);
+    await_said(&fleet, 3, "lb-1=up lb-2=down");
+    // Without the defaults its checks start anew with the built-in ones.
+    let plain = patient("lb-1").replace(", checks: {defaults: {fall: 1000}}", "");
+    assert_eq!(fleet.apply(&plain, &[]).0, Some(0));
+    await_said(&fleet, 3, "lb-1=down lb-2=down");
+}
+
+#[test]
 fn a_director_is_followed_by_its_host_alone() {
     let temporary = tempfile::tempdir().unwrap();
     let Some(mut fleet) = fleet_or_skip(temporary.path()) else {

@@ -30,6 +30,9 @@ pub struct Check {
     pub timers: Timers,
     /// Whether every failure is logged, and not only changes of state.
     pub log_failures: bool,
+    /// What the host decides; until then these fields have the built-in defaults.
+    #[serde(default, skip_serializing_if = "Inherited::is_none")]
+    pub inherited: Inherited,
 }
 
 impl Check {
@@ -44,8 +47,88 @@ impl Check {
             source: Source::default(),
             timers: Timers::default(),
             log_failures: false,
+            inherited: Inherited::default(),
         }
     }
+
+    /// The check as a host with these defaults runs it; `None` if that is this check.
+    #[must_use]
+    pub fn on_host(&self, defaults: &CheckDefaults) -> Option<Self> {
+        if self.inherited.is_none() {
+            return None;
+        }
+        let mut resolved = Self {
+            inherited: Inherited::default(),
+            ..self.clone()
+        };
+        let (timers, of_host) = (&mut resolved.timers, &defaults.timers);
+        if self.inherited.source {
+            resolved.source.clone_from(&defaults.source);
+        }
+        if self.inherited.interval {
+            timers.interval = of_host.interval;
+        }
+        if self.inherited.fast_interval {
+            timers.fast_interval = of_host.fast_interval;
+        }
+        if self.inherited.timeout {
+            timers.timeout = of_host.timeout;
+        }
+        if self.inherited.rise {
+            timers.rise = of_host.rise;
+        }
+        if self.inherited.fall {
+            timers.fall = of_host.fall;
+        }
+        Some(resolved)
+    }
+}
+
+/// Fields of a check that its object leaves to each host. Objects of one host have none: its defaults are known when
+/// they are read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Inherited {
+    /// [`Check::source`].
+    #[serde(skip_serializing_if = "is_false")]
+    pub source: bool,
+    /// [`Timers::interval`].
+    #[serde(skip_serializing_if = "is_false")]
+    pub interval: bool,
+    /// [`Timers::fast_interval`].
+    #[serde(skip_serializing_if = "is_false")]
+    pub fast_interval: bool,
+    /// [`Timers::timeout`].
+    #[serde(skip_serializing_if = "is_false")]
+    pub timeout: bool,
+    /// [`Timers::rise`].
+    #[serde(skip_serializing_if = "is_false")]
+    pub rise: bool,
+    /// [`Timers::fall`].
+    #[serde(skip_serializing_if = "is_false")]
+    pub fall: bool,
+}
+
+impl Inherited {
+    /// Whether nothing is left to the host.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+// The signature is serde's.
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// What a host gives to checks that say nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckDefaults {
+    /// The source.
+    pub source: Source,
+    /// The timers.
+    pub timers: Timers,
 }
 
 /// The way of a probe to its backend.

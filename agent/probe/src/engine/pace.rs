@@ -24,6 +24,12 @@ impl Pace {
         }
     }
 
+    /// Sets another rate. The next start is no later than it would be by this rate alone.
+    pub(super) fn set(&mut self, per_second: u32, now: Instant) {
+        self.gap = Duration::from_secs(1) / per_second.max(1);
+        self.next = self.next.min(now + self.gap);
+    }
+
     /// Takes one start, or tells when there is one.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
         let earliest = now.checked_sub(SAVED).unwrap_or(now);
@@ -49,5 +55,22 @@ mod tests {
         let later = start + Duration::from_secs(10);
         let taken = (0..100).take_while(|_| pace.take(later).is_ok()).count();
         assert_eq!(taken, 11);
+    }
+
+    #[test]
+    fn another_rate_counts_from_now_on() {
+        let start = Instant::now();
+        let mut pace = Pace::new(1, start);
+        assert_eq!(pace.take(start), Ok(()));
+        assert_eq!(pace.take(start), Err(start + Duration::from_secs(1)));
+        pace.set(10, start);
+        assert_eq!(pace.take(start), Err(start + Duration::from_millis(100)));
+        let next = start + Duration::from_millis(100);
+        assert_eq!(pace.take(next), Ok(()));
+        pace.set(1, next);
+        assert_eq!(pace.take(next), Err(start + Duration::from_millis(200)));
+        let next = start + Duration::from_millis(200);
+        assert_eq!(pace.take(next), Ok(()));
+        assert_eq!(pace.take(next), Err(next + Duration::from_secs(1)));
     }
 }

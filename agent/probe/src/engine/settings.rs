@@ -7,26 +7,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limits of the engine.
+/// How many probes run, and how fast they start. 0 is taken as 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// Probes at one time, programs apart; at least 1.
+pub struct Limits {
+    /// Probes at one time, programs apart.
     pub concurrency: usize,
-    /// Probes that start in one second; at least 1.
+    /// Probes that start in one second.
     pub per_second: u32,
-    /// Programs at one time; at least 1.
+    /// Programs at one time.
     pub program_concurrency: usize,
-    /// Seed of jitter and spread; `None` for a random one.
-    pub seed: Option<u64>,
 }
 
-impl Default for Settings {
+impl Default for Limits {
     fn default() -> Self {
         Self {
             concurrency: 512,
             per_second: 2_000,
             program_concurrency: 32,
-            seed: None,
         }
     }
 }

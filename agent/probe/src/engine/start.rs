@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::counts::Shared;
 use super::pace::Pace;
 use super::runs::{Run, RunId};
-use super::{Prober, Settings};
+use super::{Limits, Prober};
 
 /// First probes are spread over the interval, but over no longer time than this.
 const SPREAD: Duration = Duration::from_secs(5);
@@ -38,7 +38,6 @@ pub(super) struct Landed {
 /// Runs that are due, and the limits of how many run.
 pub(super) struct Starter {
     prober: Box<dyn Prober>,
-    settings: Settings,
     counts: Shared,
     random: Rng,
     pace: Pace,
@@ -55,25 +54,39 @@ struct Lane {
     limit: usize,
 }
 
+impl Lane {
+    /// Sets how many may run, at least 1. Those that run go on.
+    fn allow(&mut self, limit: usize) {
+        self.limit = limit.max(1);
+    }
+}
+
 fn lane(probe: &Probe) -> usize {
     usize::from(!matches!(probe, Probe::Exec(_)))
 }
 
 impl Starter {
-    pub(super) fn new(prober: Box<dyn Prober>, settings: Settings, counts: Shared) -> Self {
-        let lane = |limit: usize| Lane {
-            limit: limit.max(1),
-            ..Lane::default()
-        };
-        Self {
+    /// Without a seed, jitter and spread are random.
+    pub(super) fn new(prober: Box<dyn Prober>, seed: Option<u64>, counts: Shared) -> Self {
+        let limits = Limits::default();
+        let mut this = Self {
             prober,
-            settings,
             counts,
-            random: settings.seed.map_or_else(Rng::new, Rng::with_seed),
-            pace: Pace::new(settings.per_second, Instant::now()),
-            lanes: [settings.program_concurrency, settings.concurrency].map(lane),
+            random: seed.map_or_else(Rng::new, Rng::with_seed),
+            pace: Pace::new(limits.per_second, Instant::now()),
+            lanes: Default::default(),
             warned: None,
-        }
+        };
+        this.limit(limits, Instant::now());
+        this
+    }
+
+    /// Sets the limits of what starts from now on.
+    pub(super) fn limit(&mut self, limits: Limits, now: Instant) {
+        let [programs, others] = &mut self.lanes;
+        programs.allow(limits.program_concurrency);
+        others.allow(limits.concurrency);
+        self.pace.set(limits.per_second, now);
     }
 
     /// The delay of a first probe.
@@ -166,6 +179,6 @@ impl Starter {
 
 impl std::fmt::Debug for Starter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Starter({:?}, {:?})", self.settings, self.lanes)
+        write!(f, "Starter({:?}, {:?})", self.pace, self.lanes)
     }
 }

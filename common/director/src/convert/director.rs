@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use portolan_model::check::Timers;
+use portolan_model::check::{CheckDefaults, Timers};
 
 use super::check::{source, timers};
 use super::{Findings, bounded, bounded_seconds};
-use crate::check::CheckDefaults;
 use crate::director::{
     CheckLimits, DEFAULT_MARKS, Director, Scripts, Sync, Sysctls, Timeouts, Vips,
 };

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_catalog::{FieldProblem, ObjectChange, ObjectKey, ObjectRef, Reason};
-use portolan_director::{CheckDefaults, Claims, LoadBalancer, taken};
+use portolan_director::{Claims, LoadBalancer, taken};
 use portolan_etcd::Name;
 use portolan_model::{ByRecord, Record};
 
@@ -222,9 +222,8 @@ impl Balancer {
 }
 
 fn records(balancer: &LoadBalancer, cluster: &Arc<str>) -> ByRecord<Record> {
-    // Each host's Director may have other defaults: those of the fleet are the built-in ones.
-    let defaults = CheckDefaults::default();
-    portolan_director::records(std::slice::from_ref(balancer), &defaults, cluster)
+    // Each host's Director has the defaults of checks.
+    portolan_director::records(std::slice::from_ref(balancer), None, cluster)
 }
 
 /// The frontends that others have.

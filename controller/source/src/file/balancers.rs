@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use portolan_catalog::{Kind, ObjectKey, ObjectRef};
 use portolan_director::{
-    Already, CheckDefaults, Director, Former, Generation, Hooks, LoadBalancer, ObjectName,
-    Position, Problem, parse_again,
+    Already, Director, Former, Generation, Hooks, LoadBalancer, ObjectName, Position, Problem,
+    parse_again,
 };
+use portolan_model::check::CheckDefaults;
 use portolan_model::{ByRecord, Record};
 use tracing::warn;
 
@@ -94,13 +95,14 @@ impl Balancers {
                 .for_each(|found| warn!("{found}"));
             self.warnings.clone_from(&generation.warnings);
         }
-        // Tables are the same for all hosts of a fleet, whatever their Directors say.
+        // Tables are the same for all hosts of a fleet, whose Directors have the defaults of checks.
         let defaults = match (&director, &generation.directors[..]) {
             (Some(director), _) if is_declared(&generation, director) => {
-                director.checks.defaults.clone()
+                Some(director.checks.defaults.clone())
             }
-            (Some(_), [director]) => director.checks.defaults.clone(),
-            _ => CheckDefaults::default(),
+            (Some(_), [director]) => Some(director.checks.defaults.clone()),
+            (Some(_), _) => Some(CheckDefaults::default()),
+            (None, _) => None,
         };
         let sent = match self.host {
             Some(_) => BTreeMap::new(),
@@ -114,7 +116,7 @@ impl Balancers {
                 .map(|(name, hooks)| (name.clone(), hooks.clone()))
                 .collect(),
             selectors: selectors(balancers),
-            records: portolan_director::records(balancers, &defaults, cluster),
+            records: portolan_director::records(balancers, defaults.as_ref(), cluster),
             director,
             sent,
         })

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::Target;
-use crate::engine::{Clock, Engine, Handle, Inputs, Overrides, Prober, Settings, Wanted};
+use crate::engine::{Clock, Engine, Handle, Inputs, Limits, Overrides, Prober, Wanted};
 
 /// The time since boot at which every engine starts.
 pub(super) const BOOT: Duration = Duration::from_secs(5_000);
@@ -142,6 +142,7 @@ pub(super) struct Rig {
     pub(super) wanted: watch::Sender<Wanted<u32>>,
     pub(super) overrides: watch::Sender<Overrides<u32>>,
     pub(super) suspended: watch::Sender<bool>,
+    pub(super) limits: watch::Sender<Limits>,
     pub(super) handle: Handle<u32>,
     pub(super) start: Instant,
     token: CancellationToken,
@@ -150,36 +151,35 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(balancers: impl IntoIterator<Item = LoadBalancer>) -> Self {
-        Self::with(World::default(), balancers, Settings::default(), None)
+        Self::with(World::default(), balancers, Limits::default(), None)
     }
 
     pub(super) fn with(
         world: World,
         balancers: impl IntoIterator<Item = LoadBalancer>,
-        settings: Settings,
+        limits: Limits,
         saved: Option<Saved<u32>>,
     ) -> Self {
         let balancers = balancers.into_iter().map(Arc::new);
         let (wanted, wanted_receiver) = watch::channel((1u32..).zip(balancers).collect());
         let (overrides, overrides_receiver) = watch::channel(Overrides::new());
         let (suspended, suspended_receiver) = watch::channel(false);
+        let (limits, limits_receiver) = watch::channel(limits);
         let inputs = Inputs {
             wanted: wanted_receiver,
             overrides: overrides_receiver,
             suspended: suspended_receiver,
-        };
-        let settings = Settings {
-            seed: Some(7),
-            ..settings
+            limits: limits_receiver,
         };
         let clock = Clock::new("boot", BOOT);
-        let (engine, handle) = Engine::new(world.clone(), settings, clock, inputs, saved);
+        let (engine, handle) = Engine::new(world.clone(), Some(7), clock, inputs, saved);
         let token = CancellationToken::new();
         Self {
             world,
             wanted,
             overrides,
             suspended,
+            limits,
             handle,
             start: Instant::now(),
             task: tokio::spawn(engine.run(token.clone())),

@@ -7,7 +7,7 @@ use portolan_model::check::HealthPolicy;
 use tokio::time::{Duration, sleep};
 
 use super::rig::{Rig, World, address, balancer, check, seconds};
-use crate::engine::{ResultKind, Settings};
+use crate::engine::{Limits, ResultKind};
 
 #[tokio::test(start_paused = true)]
 async fn first_probes_are_spread_and_later_ones_jittered() {
@@ -44,9 +44,9 @@ async fn a_refusing_backend_is_out_in_time_and_so_is_a_silent_one() {
     for (refuses, bound) in [(true, 7.75), (false, 13.75)] {
         for seed in 0..20 {
             let world = World::default();
-            let mut settings = Settings::default();
-            settings.per_second += seed;
-            let mut rig = Rig::with(world, [balancer(&check(), [1, 2])], settings, None);
+            let mut limits = Limits::default();
+            limits.per_second += seed;
+            let mut rig = Rig::with(world, [balancer(&check(), [1, 2])], limits, None);
             rig.until(1, &[1, 1]).await;
             sleep(Duration::from_millis(70_000 + 250 * u64::from(seed))).await;
             let begin = rig.start.elapsed();

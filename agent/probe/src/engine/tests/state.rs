@@ -7,7 +7,7 @@ use portolan_model::check::Probe;
 use tokio::time::{Duration, sleep};
 
 use super::rig::{BOOT, Rig, World, address, balancer, check, seconds};
-use crate::engine::Settings;
+use crate::engine::Limits;
 
 #[tokio::test(start_paused = true)]
 async fn an_operator_drains_and_enables() {
@@ -67,12 +67,7 @@ async fn states_survive_a_restart() {
     // The first verdicts are those of before, without any probe.
     let again = |saved| {
         let balancers = [balancer(&check(), [1, 2, 3])];
-        Rig::with(
-            World::default(),
-            balancers,
-            Settings::default(),
-            Some(saved),
-        )
+        Rig::with(World::default(), balancers, Limits::default(), Some(saved))
     };
     let mut rig = again(saved.clone());
     rig.handle.health.changed().await.unwrap();
@@ -101,7 +96,7 @@ async fn states_are_those_of_the_first_table_which_may_come_late() {
     // As in an agent: the engine starts before there is a table.
     let empty = || {
         let saved = Some(saved.clone());
-        Rig::with(World::default(), [], Settings::default(), saved)
+        Rig::with(World::default(), [], Limits::default(), saved)
     };
     let mut rig = empty();
     sleep(seconds(30)).await;

@@ -6,7 +6,7 @@ use portolan_health::{Outcome, State};
 use tokio::time::{Duration, sleep};
 
 use super::rig::{Rig, World, address, balancer, check, seconds};
-use crate::engine::Settings;
+use crate::engine::Limits;
 
 #[tokio::test(start_paused = true)]
 async fn states_stay_while_probes_are_suspended_and_are_checked_soon_after() {
@@ -77,7 +77,7 @@ async fn a_probe_that_began_before_is_not_told_and_not_doubled() {
 
 #[tokio::test(start_paused = true)]
 async fn backends_that_come_while_suspended_wait_for_their_first_probe() {
-    let mut rig = Rig::with(World::default(), [], Settings::default(), None);
+    let mut rig = Rig::with(World::default(), [], Limits::default(), None);
     rig.suspended.send_replace(true);
     // In the same moment: the suspension counts first.
     rig.put(1, balancer(&check(), [1, 2]));
