@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    ClusterProperty, Endpoint, EndpointSlice, ExportPort, ExportStatus, Kind, Node, Object,
-    ObjectChange, ObjectKey, ObjectRef, Pod, Service, ServiceExport, ServiceFacts, ServicePort,
-    ServiceType, SlicePort, TrafficPolicy,
+    ClusterProperty, Endpoint, EndpointSlice, ExportPort, ExportStatus, HostFacts, Kind, Node,
+    Object, ObjectChange, ObjectKey, ObjectRef, Pod, Service, ServiceExport, ServiceFacts,
+    ServicePort, ServiceType, SlicePort, TrafficPolicy,
 };
 use portolan_model::{Family, Protocol, Scheduling};
 use portolan_proto::v1;

@@ -81,10 +81,17 @@ fn each_kind_of_object_arrives_as_it_was_sent() {
     node.info.pod_cidrs = vec!["10.1.0.0/24".parse().unwrap()];
     node.addresses = ["192.168.0.1".parse().unwrap()].into();
     node.weight = Some(0);
+    node.host = Some(Box::new(HostFacts {
+        ready: true,
+        labels: [("gateway".to_owned(), "true".to_owned())].into(),
+        internal: ["192.168.0.1".parse().unwrap()].into(),
+        external: ["2001:db8::1".parse().unwrap()].into(),
+    }));
     let objects = [
         service(),
         Object::EndpointSlice(v4),
         Object::EndpointSlice(v6),
+        Object::Node(Node::new(key("", "b"))),
         Object::Node(node),
         Object::Pod(Pod {
             key: key("shop", "web-0"),

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_catalog::{
-    ClusterProperty, Endpoint, EndpointSlice, ExportPort, ExportStatus, Kind, MAX_WEIGHT, Node,
-    Object, ObjectKey, ObjectRef, Pod, Service, ServiceExport, ServiceFacts, ServicePort,
-    ServiceType, SlicePort, TrafficPolicy,
+    ClusterProperty, Endpoint, EndpointSlice, ExportPort, ExportStatus, HostFacts, Kind,
+    MAX_WEIGHT, Node, Object, ObjectKey, ObjectRef, Pod, Service, ServiceExport, ServiceFacts,
+    ServicePort, ServiceType, SlicePort, TrafficPolicy,
 };
 use portolan_model::{Family, Protocol, Scheduling};
 use portolan_proto::convert::decode_node;
@@ -195,7 +195,17 @@ fn node(key: ObjectKey, from: &v1::EdgeNode) -> Result<Node> {
             .into_iter()
             .collect(),
         weight: weight.transpose()?,
-        host: None,
+        host: from.host.as_ref().map(host).transpose()?.map(Box::new),
+    })
+}
+
+fn host(from: &v1::EdgeHost) -> Result<HostFacts> {
+    let set = |field, all| Ok(ips(field, all)?.into_iter().collect());
+    Ok(HostFacts {
+        ready: from.ready,
+        labels: labels(&from.labels),
+        internal: set("node.host.internal", &from.internal)?,
+        external: set("node.host.external", &from.external)?,
     })
 }
 

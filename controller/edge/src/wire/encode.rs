@@ -2,14 +2,14 @@
 
 //! Objects to messages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_catalog::{
-    Endpoint, EndpointSlice, ExportPort, Kind, Node, Object, ObjectKey, Service, ServiceExport,
-    ServiceFacts, ServiceType, TrafficPolicy,
+    Endpoint, EndpointSlice, ExportPort, HostFacts, Kind, Node, Object, ObjectKey, Service,
+    ServiceExport, ServiceFacts, ServiceType, TrafficPolicy,
 };
 use portolan_model::{Family, Protocol};
 use portolan_proto::convert::encode_node;
@@ -138,6 +138,17 @@ fn encode_facts_of_node(node: &Node) -> v1::EdgeNode {
         info: Some(encode_node(&node.info, node.info.content_hash())),
         addresses: node.addresses.iter().copied().map(encode_ip).collect(),
         weight: node.weight,
+        host: node.host.as_deref().map(encode_host),
+    }
+}
+
+fn encode_host(host: &HostFacts) -> v1::EdgeHost {
+    let ips = |all: &BTreeSet<IpAddr>| all.iter().copied().map(encode_ip).collect();
+    v1::EdgeHost {
+        ready: host.ready,
+        labels: encode_labels(&host.labels),
+        internal: ips(&host.internal),
+        external: ips(&host.external),
     }
 }
 
