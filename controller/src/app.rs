@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use portolan_dns::replica::FILE_DESCRIPTOR_SET as NAMES_DESCRIPTORS;
+use portolan_dns::replica::{FILE_DESCRIPTOR_SET as NAMES_DESCRIPTORS, NamesService};
 use portolan_proto::FEDERATION_DESCRIPTORS;
 use portolan_runtime::{
     Admin, Connections, DebugSocket, Liveness, Readiness, Vital, listen, on_signal,
@@ -20,6 +20,7 @@ use portolan_tablelog::{Publisher, Retention};
 use portolan_telemetry::Program;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -121,36 +122,65 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     serve_dns(&mut dns, &vital, &token);
     serve_admin(admin_server, listeners.admin, listeners.debug, &vital);
 
-    let names = dns.replicas(&vital);
-    let edges = (args.source == Source::Clusters).then_some(edges);
-    let described = names.iter().map(|_| NAMES_DESCRIPTORS);
+    let beside = Beside {
+        names: dns.replicas(&vital),
+        edges: (args.source == Source::Clusters).then_some(edges),
+    };
     let config = ServeConfig {
         clusters,
         authentication: identity.authentication,
         token_checks: args.identity.token_checks(),
         readiness,
-        descriptors: described
-            .chain(edges.iter().map(|_| FEDERATION_DESCRIPTORS))
-            .collect(),
+        descriptors: beside.descriptors(),
         ..args.streams.config()
     };
-    let mut service = TablesServer::new(tables, sessions, config, token.clone());
-    if let Some(names) = names {
-        service = service.with_agent_service(names);
-    }
-    if let Some(edges) = edges {
-        service = service.with_service(federation(edges));
-    }
+    let service = TablesServer::new(tables, sessions, config, token.clone());
+    let service = beside.add_to(service);
     let serving = service.serve(listeners.agents, identity.tls, identity.limits);
     let serving = spawn_server(&vital, &token, "agent server", serving);
+    until_end(serving, &token, &mut failures, &vital).await
+}
 
+/// Waits for the token or the first failure, and then for the end of all tasks.
+async fn until_end(
+    serving: JoinHandle<()>,
+    token: &CancellationToken,
+    failures: &mut mpsc::Receiver<anyhow::Error>,
+    vital: &Vital,
+) -> anyhow::Result<()> {
     let result = tokio::select! {
         () = token.cancelled() => Ok(()),
         Some(error) = failures.recv() => Err(error),
     };
     token.cancel();
-    end(serving, &vital).await;
+    end(serving, vital).await;
     result
+}
+
+/// The services on the port of agents, beside that of tables.
+struct Beside {
+    names: Option<NamesService>,
+    /// The clusters that edge controllers send.
+    edges: Option<EdgeSeats>,
+}
+
+impl Beside {
+    /// What the server describes of them.
+    fn descriptors(&self) -> Vec<&'static [u8]> {
+        let names = self.names.iter().map(|_| NAMES_DESCRIPTORS);
+        let edges = self.edges.iter().map(|_| FEDERATION_DESCRIPTORS);
+        names.chain(edges).collect()
+    }
+
+    fn add_to(self, mut service: TablesServer) -> TablesServer {
+        if let Some(names) = self.names {
+            service = service.with_agent_service(names);
+        }
+        if let Some(edges) = self.edges {
+            service = service.with_service(federation(edges));
+        }
+        service
+    }
 }
 
 /// Sends the last spans.

@@ -18,8 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
-use portolan_catalog::{FieldProblem, Kind, ObjectChange, ObjectRef, Reason};
-use portolan_edge::wire::WireError;
+use portolan_catalog::{Kind, ObjectChange};
 use portolan_edge::{Limits, Partition, PartitionError, Received};
 use portolan_proto::{VERSION, v1};
 use tokio::sync::mpsc;
@@ -279,14 +278,10 @@ impl Receiver {
         self.stats.count_transition();
         let mut changes = if received.listing {
             let objects = self.partition.objects();
-            self.guards
-                .list(objects.map(|object| object.map_err(refused)))
+            self.guards.list(objects)
         } else {
             let put = received.put.into_iter().map(Ok);
-            let refused = received
-                .refused
-                .into_iter()
-                .map(|object| Err(refused(object)));
+            let refused = received.refused.into_iter().map(Err);
             let put = put.chain(refused);
             let mut changes: Vec<_> = put.filter_map(|sent| self.guards.put(sent)).collect();
             let deleted = received.delete.into_iter();
@@ -362,14 +357,4 @@ impl Receiver {
         self.stats.count_end(reason);
         self.stats.set_edge(None);
     }
-}
-
-/// The change that says why an object cannot be read.
-fn refused((object, error): (ObjectRef, WireError)) -> (ObjectRef, ObjectChange) {
-    let WireError { field, why } = error;
-    let change = ObjectChange::Refused {
-        object: object.clone(),
-        problems: vec![FieldProblem::new(field, Reason::Malformed, why)],
-    };
-    (object, change)
 }

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::select_all;
-use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey, ObjectRef};
+use portolan_catalog::{FieldProblem, Kind, Object, ObjectChange, ObjectKey, ObjectRef, Reason};
+use portolan_edge::wire::WireError;
 
 use crate::HeldDeletions;
-use crate::deletions::{GuardConfig, Verdict};
+use crate::deletions::{Facts, GuardConfig, Verdict};
 use crate::held::{KindGuard, facts_of};
 
 /// The kinds that are sent.
@@ -32,8 +33,8 @@ pub(super) struct Guards {
     guards: BTreeMap<Kind, KindGuard<ObjectChange>>,
 }
 
-/// An object that was sent: readable, or with the change that says why not.
-pub(super) type Sent = Result<Object, (ObjectRef, ObjectChange)>;
+/// An object that was sent: readable, or with the error of one that is not.
+pub(super) type Sent = Result<Object, (ObjectRef, WireError)>;
 
 impl Guards {
     /// Pods come and go, and properties are few.
@@ -113,7 +114,7 @@ impl Guards {
 }
 
 /// Name, facts and change of an object; no facts of one that cannot be read.
-fn parts(sent: Sent) -> (ObjectRef, Option<crate::deletions::Facts>, ObjectChange) {
+fn parts(sent: Sent) -> (ObjectRef, Option<Facts>, ObjectChange) {
     match sent {
         Ok(object) => {
             let problems = Vec::new();
@@ -121,6 +122,12 @@ fn parts(sent: Sent) -> (ObjectRef, Option<crate::deletions::Facts>, ObjectChang
             let change = ObjectChange::Put { object, problems };
             (name, Some(facts), change)
         }
-        Err((name, change)) => (name, None, change),
+        Err((name, WireError { field, why })) => {
+            let change = ObjectChange::Refused {
+                object: name.clone(),
+                problems: vec![FieldProblem::new(field, Reason::Malformed, why)],
+            };
+            (name, None, change)
+        }
     }
 }

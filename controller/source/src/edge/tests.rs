@@ -293,7 +293,7 @@ async fn a_commit_of_other_objects_ends_the_stream_and_changes_nothing() {
     centre.changes().await;
     let commit = v1::EdgeCommit {
         number: 2,
-        hash: vec![1; 16].into(),
+        hash: vec![1; 16],
         ..v1::EdgeCommit::default()
     };
     edge.say(Message::Commit(commit)).await;
