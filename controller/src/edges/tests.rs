@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey};
 use portolan_listener::Limits;
+use portolan_proto::v1;
 use portolan_serve::{Registry as Sessions, ServeConfig, ServedClusters, TablesServer};
 use portolan_source::deletions::GuardConfig;
 use portolan_source::{Sink, edge};
@@ -16,6 +17,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use v1::edge_message::Message;
+use v1::federation_client::FederationClient;
 
 use super::*;
 
@@ -223,4 +226,39 @@ async fn nothing_is_sent_before_the_source_has_synced() {
     })
     .await
     .unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_without_a_good_hello_is_refused() {
+    let replica = Replica::start("127.0.0.1:0").await;
+    let good = v1::EdgeHello {
+        version: 1,
+        cluster: "eu".to_owned(),
+        name: "one".to_owned(),
+        ..v1::EdgeHello::default()
+    };
+    let hello = |change: &dyn Fn(&mut v1::EdgeHello)| {
+        let mut hello = good.clone();
+        change(&mut hello);
+        Message::Hello(hello)
+    };
+    for (first, named) in [
+        (Message::Alive(v1::EdgeAlive::default()), "not Hello"),
+        (hello(&|hello| hello.version = 0), "version: 0"),
+        (hello(&|hello| hello.name = "a/b".to_owned()), "a/b"),
+        (
+            hello(&|hello| hello.cluster = "us".to_owned()),
+            "no Cluster of this name",
+        ),
+    ] {
+        let address = format!("http://{}", replica.address);
+        let mut client = FederationClient::connect(address).await.unwrap();
+        let message = v1::EdgeMessage {
+            message: Some(first),
+        };
+        let messages = tokio_stream::iter([message]);
+        let refused = client.sync(messages).await.unwrap_err();
+        assert!(refused.message().contains(named), "{refused}");
+    }
+    assert_eq!(replica.stats.edge(), None);
 }

@@ -357,3 +357,18 @@ async fn streams_that_begin_too_often_are_refused() {
     tokio::time::advance(STREAMS_WITHIN).await;
     centre.connect("one").await.welcome(&mut objects).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_answers_nobody_takes_ends() {
+    let (centre, mut objects) = (Centre::new(), outbox([namespace("shop")]));
+    let mut edge = centre.connect("one").await;
+    edge.welcome(&mut objects).await;
+    edge.send(&mut objects).await.unwrap();
+    // The guard of the listener ends the answers with the credential; the edge may go on to send.
+    let Edge {
+        messages, answers, ..
+    } = edge;
+    drop(answers);
+    timeout(PATIENCE, messages.closed()).await.unwrap();
+    assert_eq!(centre.stats.edge(), None);
+}
