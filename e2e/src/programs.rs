@@ -139,6 +139,23 @@ pub fn controller(source: &Source, port: u16) -> Result<Command> {
     Ok(command)
 }
 
+/// The edge controller of a cluster, without credentials, which sends objects to a controller of several clusters. It
+/// has ports as [`controller`].
+pub fn edge(
+    source: &Source,
+    port: u16,
+    (cluster, name): (&str, &str),
+    centre: SocketAddr,
+) -> Result<Command> {
+    let mut command = controller(source, port)?;
+    command
+        .args(["--plaintext", "--federation-plaintext"])
+        .arg(format!("--cluster={cluster}"))
+        .arg(format!("--edge-name={name}"))
+        .arg(format!("--federation-upstream={centre}"));
+    Ok(command)
+}
+
 /// The agent of a node, without credentials. Its state is below `directory`.
 pub fn agent(node: &str, controllers: &[SocketAddr], directory: &Path) -> Result<Command> {
     let mut command = Command::new(program("portolan-agent")?);

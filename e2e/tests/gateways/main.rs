@@ -25,19 +25,27 @@ const DROPPED: Duration = Duration::from_secs(2);
 fn gateways_of_nftables() {
     let needs = [Need::Root, Need::Nftables];
     if lane::provides("gateways_of_nftables", &needs) {
-        play("nftables");
+        play("nftables", false);
+    }
+}
+
+#[test]
+fn gateways_of_a_cluster_behind_an_edge() {
+    let needs = [Need::Root, Need::Nftables];
+    if lane::provides("gateways_of_a_cluster_behind_an_edge", &needs) {
+        play("nftables", true);
     }
 }
 
 #[test]
 fn gateways_of_ipvs() {
     if lane::provides("gateways_of_ipvs", &[Need::Root, Need::Ipvs]) {
-        play("ipvs");
+        play("ipvs", false);
     }
 }
 
-fn play(dataplane: &'static str) {
-    let world = World::new(dataplane);
+fn play(dataplane: &'static str, has_edge: bool) {
+    let world = World::new(dataplane, has_edge);
     connections_reach_the_other_cluster(&world);
     large_answers_pass_a_small_link(&world);
     strangers_are_refused(&world);

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::objects::{service, slice_of};
-use portolan_e2e::programs::Source;
-use portolan_e2e::rig::{Family, Pod, Protocol, Rig, RigConfig};
+use portolan_e2e::programs::{Source, edge};
+use portolan_e2e::rig::{Family, Pod, Process, Protocol, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -19,6 +19,8 @@ const CLUSTERS: [(&str, &str, [usize; 2]); 2] =
     [("here", "Flat", [0, 1]), ("there", "Gateway", [2, 3])];
 /// The largest packet between nodes, in bytes; pods have links of 1,500.
 const MTU: u16 = 1_300;
+/// The first port of the edge controller.
+const EDGE_PORT: u16 = 9500;
 
 /// Two clusters. `there` exports `web` and `large`, `here` exports `back`.
 pub(crate) struct World {
@@ -31,10 +33,13 @@ pub(crate) struct World {
     here: Vec<(EchoPod, usize)>,
     there: Vec<(EchoPod, usize)>,
     large: Pod,
+    /// The edge controller of `there`, if it has one.
+    edge: Option<Process>,
 }
 
 impl World {
-    pub(crate) fn new(dataplane: &'static str) -> Self {
+    /// Clusters from files; with an edge, `there` is read by its edge controller.
+    pub(crate) fn new(dataplane: &'static str, has_edge: bool) -> Self {
         let files = TempDir::new().unwrap();
         let config = RigConfig {
             nodes: 4,
@@ -62,7 +67,7 @@ impl World {
                 cluster.start_agent_with(number, &[&flag]).unwrap();
             }
         }
-        let world = Self {
+        let mut world = Self {
             cluster,
             files,
             visitor,
@@ -70,7 +75,11 @@ impl World {
             here,
             there,
             large,
+            edge: None,
         };
+        if has_edge {
+            world.edge = Some(world.start_edge());
+        }
         world.write_objects();
         for number in 0..4 {
             world.cluster.wait_until_ready(number).unwrap();
@@ -84,6 +93,14 @@ impl World {
             .unwrap_or_else(|error| panic!("{error:#}: {}", world.import(importing, service)));
         }
         world
+    }
+
+    fn start_edge(&self) -> Process {
+        let source = Source::Files(self.files.path().join("there"));
+        let centre = self.cluster.agents_address();
+        let mut command = edge(&source, EDGE_PORT, ("there", "edge"), centre).unwrap();
+        let namespace = self.cluster.control().namespace();
+        Process::spawn(namespace, "edge", &mut command, self.cluster.directory()).unwrap()
     }
 
     fn write_objects(&self) {
@@ -132,8 +149,12 @@ impl World {
             "clusterSetIPs": ["10.112.0.0/16", "fd00:112::/108"],
             "gateway": gateway,
         });
+        let access = match &self.edge {
+            Some(_) if name == "there" => json!({"edge": {}}),
+            _ => json!({"files": [self.files.path().join(name)]}),
+        };
         json!({"apiVersion": "portolan.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": name},
-            "spec": {"access": {"files": [self.files.path().join(name)]}, "network": network}})
+            "spec": {"access": access, "network": network}})
     }
 
     /// Says which of the nodes of `there` are ready.

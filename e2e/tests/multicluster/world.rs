@@ -10,7 +10,7 @@ use std::time::Duration;
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{service, slice_of};
-use portolan_e2e::programs::{Source, controller};
+use portolan_e2e::programs::{Source, edge};
 use portolan_e2e::rig::{Family, Load, LoadConfig, Process, Protocol, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
@@ -109,15 +109,8 @@ impl World {
     pub(crate) fn start_edge(&mut self, number: usize, name: &str) {
         let source = Source::Files(self.directory(number));
         let port = EDGE_PORTS + 2 * u16::try_from(number).unwrap();
-        let mut command = controller(&source, port).unwrap();
-        command
-            .args(["--plaintext", "--federation-plaintext"])
-            .arg(format!("--cluster={}", CLUSTERS[number]))
-            .arg(format!("--edge-name={name}"))
-            .arg(format!(
-                "--federation-upstream={}",
-                self.cluster.agents_address()
-            ));
+        let who = (CLUSTERS[number], name);
+        let mut command = edge(&source, port, who, self.cluster.agents_address()).unwrap();
         let namespace = self.cluster.control().namespace();
         let log = format!("{}-{name}", CLUSTERS[number]);
         let edge = Process::spawn(namespace, &log, &mut command, self.cluster.directory());
