@@ -14,7 +14,9 @@ use portolan_runtime::{
     Admin, Connections, DebugSocket, Liveness, Readiness, Vital, listen, on_signal,
     register_process, serve_http,
 };
-use portolan_serve::{Registry as Sessions, ServeConfig, ServedClusters, TablesServer};
+use portolan_serve::{
+    NodeStreams, Registry as Sessions, ServeConfig, ServedClusters, TablesServer,
+};
 use portolan_source::ProblemLog;
 use portolan_tablelog::{Publisher, Retention};
 use portolan_telemetry::Program;
@@ -174,10 +176,10 @@ impl Beside {
 
     fn add_to(self, mut service: TablesServer) -> TablesServer {
         if let Some(names) = self.names {
-            service = service.with_agent_service(names);
+            service = service.with_service(names, NodeStreams::One);
         }
         if let Some(edges) = self.edges {
-            service = service.with_service(federation(edges));
+            service = service.with_service(federation(edges), NodeStreams::Any);
         }
         service
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use portolan_dns::replica::NamesService;
 use portolan_dns::{Kind, NamesChange, Service, ServiceKey, SharedZone, Zone, ZoneConfig};
 use portolan_listener::Limits;
-use portolan_serve::{Registry, ServeConfig, TablesServer};
+use portolan_serve::{NodeStreams, Registry, ServeConfig, TablesServer};
 use portolan_tablelog::{Publisher, Retention};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -105,11 +105,11 @@ async fn a_stalled_stream_of_names_costs_little() {
     let address = listener.local_addr().unwrap();
     let (names, following) = NamesService::new(zone());
     tokio::spawn(following);
-    tokio::spawn(
-        server
-            .with_agent_service(names)
-            .serve(listener, None, Limits::default()),
-    );
+    tokio::spawn(server.with_service(names, NodeStreams::One).serve(
+        listener,
+        None,
+        Limits::default(),
+    ));
     let connect = |count: usize| {
         tokio::task::spawn_blocking(move || (0..count).map(|_| watch(address)).collect::<Vec<_>>())
     };

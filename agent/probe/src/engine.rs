@@ -73,7 +73,7 @@ pub struct Inputs<K: Ord> {
     pub overrides: watch::Receiver<Overrides<K>>,
     /// Whether no probe is to run, and every backend keeps its state.
     pub suspended: watch::Receiver<bool>,
-    /// How many probes run, and how fast they start. Another value holds for the next starts.
+    /// Limits of probes that run at one time, and of starts in one second. Another value holds for the next starts.
     pub limits: watch::Receiver<Limits>,
 }
 
@@ -122,8 +122,8 @@ impl<K: Ord> std::fmt::Debug for Engine<K> {
 }
 
 impl<K: Key> Engine<K> {
-    /// An engine that has not started. Without a seed, jitter and spread are random. Saved states are those of the first load balancers that it is given. States of
-    /// another boot, or of more than ten minutes before that, are ignored.
+    /// An engine that has not started. Without a seed, jitter and spread are random. Saved states are those of the first
+    /// load balancers that it is given. States of another boot, or of more than ten minutes before that, are ignored.
     pub fn new(
         prober: impl Prober,
         seed: Option<u64>,

@@ -71,7 +71,7 @@ pub(crate) struct Checkups {
     groups: OwnGroups,
     overrides: OverrideStore,
     commanded: watch::Receiver<Overrides<RecordKey>>,
-    /// What checks get that leave fields to this host.
+    /// Values of the fields that checks leave to this host.
     defaults: watch::Receiver<CheckDefaults>,
     /// Number of the last health that was passed on.
     number: u64,
@@ -96,18 +96,18 @@ pub(crate) struct Started {
     pub(crate) overrides: OverrideStore,
     /// Rules for programs that checks start.
     pub(crate) programs: Programs,
-    /// What the director of this host sets for all checks.
+    /// Settings of all checks, from the director of this host.
     pub(crate) controls: CheckControls,
 }
 
-/// What the director of this host sets for all checks.
+/// Settings of all checks, from the director of this host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CheckControls {
     /// Whether no check is to run, and every backend keeps its state.
     pub(crate) suspended: watch::Sender<bool>,
-    /// How many checks run, and how fast they start.
+    /// Limits of checks that run at one time, and of starts in one second.
     pub(crate) limits: watch::Sender<Limits>,
-    /// What checks of a controller get that leave fields to this host.
+    /// Values of the fields that checks of a controller leave to this host.
     pub(crate) defaults: watch::Sender<CheckDefaults>,
 }
 

@@ -19,7 +19,7 @@ use portolan_probe::Wanted;
 pub(super) struct Host<'a> {
     /// The ways that the kernel has for checks by way of the service.
     pub(super) ways: &'a Ways,
-    /// What checks get that leave fields to the host.
+    /// Values of the fields that checks leave to the host.
     pub(super) defaults: &'a CheckDefaults,
 }
 

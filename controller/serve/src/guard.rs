@@ -33,9 +33,9 @@ pub use caller::Caller;
 /// Maximum wait for the cluster's identity before a stream is refused.
 const IDENTITY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The number of streams that a node has at once.
+/// The number of streams of a service that a node has at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NodeStreams {
+pub enum NodeStreams {
     /// A newer one ends the older.
     One,
     /// As many as its connections carry.

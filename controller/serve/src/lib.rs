@@ -16,7 +16,7 @@ mod service;
 mod session;
 mod standing;
 
-pub use guard::Caller;
+pub use guard::{Caller, NodeStreams};
 pub use registry::{
     BackendState, BalancerHealth, ConvergenceSeconds, Counters, HeldTable, NodeHealth, NodeStatus,
     RecentChange, RecordProblem, Registry, Unconfirmed,

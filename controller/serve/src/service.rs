@@ -78,29 +78,9 @@ impl TablesServer {
         }
     }
 
-    /// Adds a service for agents alone, of which each node has at most one stream.
+    /// Adds a service for peers with a credential, which finds its [`Caller`](crate::Caller) in each request.
     #[must_use]
-    pub fn with_agent_service<S>(self, service: S) -> Self
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-        S: NamedService + Clone + Send + Sync + 'static,
-        S::Future: Send + 'static,
-    {
-        self.with(service, NodeStreams::One)
-    }
-
-    /// Adds a service for all peers with a credential. The service authorizes its [`Caller`](crate::Caller).
-    #[must_use]
-    pub fn with_service<S>(self, service: S) -> Self
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-        S: NamedService + Clone + Send + Sync + 'static,
-        S::Future: Send + 'static,
-    {
-        self.with(service, NodeStreams::Any)
-    }
-
-    fn with<S>(mut self, service: S, streams: NodeStreams) -> Self
+    pub fn with_service<S>(mut self, service: S, streams: NodeStreams) -> Self
     where
         S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
         S: NamedService + Clone + Send + Sync + 'static,

@@ -8,6 +8,7 @@ use portolan_tls::EdgeName;
 use tonic::transport::Uri;
 
 use crate::args::{Args, Source};
+use crate::process_name::host_name;
 
 identity_args! {
     /// TLS files.
@@ -87,11 +88,7 @@ impl EdgeArgs {
 
     /// The edge's name.
     pub(super) fn name(&self) -> String {
-        let host = || {
-            let name = rustix::system::uname();
-            name.nodename().to_string_lossy().to_lowercase()
-        };
-        self.edge_name.clone().unwrap_or_else(host)
+        self.edge_name.clone().unwrap_or_else(host_name)
     }
 }
 

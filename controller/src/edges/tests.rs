@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey};
 use portolan_listener::Limits;
 use portolan_proto::v1;
-use portolan_serve::{Registry as Sessions, ServeConfig, ServedClusters, TablesServer};
+use portolan_serve::{
+    NodeStreams, Registry as Sessions, ServeConfig, ServedClusters, TablesServer,
+};
 use portolan_source::deletions::GuardConfig;
 use portolan_source::{Sink, edge};
 use portolan_subscription::Security;
@@ -64,7 +66,7 @@ impl Replica {
         let (token, seats) = (CancellationToken::new(), EdgeSeats::default());
         let server =
             TablesServer::new(tables, Arc::new(Sessions::default()), config, token.clone());
-        let server = server.with_service(federation(seats.clone()));
+        let server = server.with_service(federation(seats.clone()), NodeStreams::Any);
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let streams = seats.open(&"eu".into());

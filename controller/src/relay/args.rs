@@ -6,6 +6,8 @@ use anyhow::{Context as _, ensure};
 use portolan_subscription::{Identity, endpoint, identity_args};
 use tonic::transport::Uri;
 
+use crate::process_name::host_name;
+
 identity_args! {
     /// TLS files.
     struct TlsArgs {
@@ -63,11 +65,7 @@ impl UpstreamArgs {
 
     /// The relay's name.
     pub(crate) fn name(&self) -> String {
-        let host = || {
-            let name = rustix::system::uname();
-            name.nodename().to_string_lossy().to_lowercase()
-        };
-        self.relay_name.clone().unwrap_or_else(host)
+        self.relay_name.clone().unwrap_or_else(host_name)
     }
 }
 

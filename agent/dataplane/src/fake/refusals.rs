@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the real kernel refuses.
+//! Refusals, as the real kernel has them.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many probes run, and how fast they start. 0 is taken as 1.
+/// Limits of probes that run at one time, and of starts in one second. 0 is taken as 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Probes at one time, programs apart.

@@ -100,7 +100,7 @@ async fn start_with(config: ServeConfig, limits: Limits) -> Server {
     let service = TablesServer::new(tables, r, config, shutdown.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let serving = service.with_agent_service(Silent);
+    let serving = service.with_service(Silent, NodeStreams::One);
     let serving = serving.serve(listener, None, limits);
     Server {
         address,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! How many probes run, and how fast they start.
+//! Limits of probes that run, and of their starts.
 
 use portolan_health::Outcome;
 use tokio::time::{Duration, sleep};
