@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 mod certificate;
+#[cfg(feature = "channel")]
+mod channel;
 mod config;
 mod file;
 #[cfg(feature = "issue")]
@@ -17,6 +19,8 @@ mod name;
 mod rotate;
 
 pub use certificate::{CertificateError, CertificateFacts, read_certificate, read_pem};
+#[cfg(feature = "channel")]
+pub use channel::{ChannelError, secure_channel};
 pub use config::{ALPN, ClientFiles, ServerFiles, server, without_certificate};
 pub use file::{File, FileError, MAX_FILE_BYTES, read};
 pub use name::{EdgeName, NameError, NodeName, PeerName, RelayName};

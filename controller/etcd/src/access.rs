@@ -3,21 +3,13 @@
 //! The way to etcd: endpoints, TLS, and the user.
 
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use hyper_util::rt::TokioIo;
-use portolan_tls::{ClientFiles, Rotating};
+use portolan_tls::{ClientFiles, Rotating, secure_channel};
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio::sync::watch;
-use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tower::service_fn;
 
 /// A dead endpoint delays the next one by no more than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -108,14 +100,17 @@ impl Access {
         let user = self.read_user()?;
         let Some(files) = self.client_files() else {
             return Ok(Connection {
-                endpoints: uris.map(|uri| endpoint(uri).connect_lazy()).collect(),
+                endpoints: uris
+                    .map(|uri| settings(uri.into()).connect_lazy())
+                    .collect(),
                 user,
                 credentials: None,
             });
         };
         let files = files.open("etcd")?;
-        let channel = |uri: Uri| self.secure_channel(&uri, files.subscribe());
-        let endpoints = uris.map(channel).collect::<anyhow::Result<_>>()?;
+        let channel = |uri: Uri| secure_channel(&uri, files.subscribe(), settings);
+        let endpoints = uris.map(channel).collect::<Result<_, _>>();
+        let endpoints = endpoints.with_context(|| format!("{}-endpoint", self.flags))?;
         Ok(Connection {
             endpoints,
             user,
@@ -154,40 +149,11 @@ impl Access {
             password: password.trim_end_matches(['\r', '\n']).to_owned(),
         }))
     }
-
-    /// A channel of which each connection uses the credentials of its time.
-    fn secure_channel(
-        &self,
-        uri: &Uri,
-        config: watch::Receiver<Arc<ClientConfig>>,
-    ) -> anyhow::Result<Channel> {
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let name = ServerName::try_from(host.to_owned())
-            .with_context(|| format!("{}-endpoint", self.flags))?;
-        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
-        // The connector below does TLS itself; tonic would refuse https without its own.
-        let plain: Uri = format!("http://{authority}").parse()?;
-        let connector =
-            service_fn(move |_: Uri| secure(authority.clone(), name.clone(), config.clone()));
-        Ok(endpoint(plain).connect_with_connector_lazy(connector))
-    }
 }
 
-fn endpoint(uri: Uri) -> Endpoint {
-    Endpoint::from(uri)
+fn settings(endpoint: Endpoint) -> Endpoint {
+    endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_while_idle(true)
-}
-
-async fn secure(
-    authority: String,
-    name: ServerName<'static>,
-    config: watch::Receiver<Arc<ClientConfig>>,
-) -> io::Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>> {
-    let stream = TcpStream::connect(authority).await?;
-    stream.set_nodelay(true)?;
-    let config = Arc::clone(&config.borrow());
-    let stream = TlsConnector::from(config).connect(name, stream).await?;
-    Ok(TokioIo::new(stream))
 }
