@@ -217,7 +217,7 @@ async fn start<E: Engine + 'static>(
         families,
         place,
     } = parts;
-    spans::start(&args.otlp, &place.node.name)?;
+    spans::start(&args.otlp, &place.node.name, vital)?;
     let choice = place.choice;
     tracing::info!(node = %place.node, dataplane = choice.dataplane, "started");
     let mut metrics = Registry::default();

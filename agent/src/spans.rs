@@ -5,7 +5,9 @@
 
 use std::time::Instant;
 
+use portolan_runtime::Vital;
 use portolan_telemetry::{Change, OtlpArgs, OtlpError, Program, Span, spans};
+use portolan_tls::POLL;
 
 use crate::subscribe::{Committed, Report, Subscribed};
 use crate::sync::Outcome;
@@ -14,13 +16,17 @@ use crate::sync::Outcome;
 ///
 /// # Errors
 /// If the exporter cannot be made.
-pub(crate) fn start(args: &OtlpArgs, node: &str) -> Result<(), OtlpError> {
+pub(crate) fn start(args: &OtlpArgs, node: &str, vital: &Vital) -> Result<(), OtlpError> {
     let program = Program {
         name: "portolan-agent",
         version: env!("CARGO_PKG_VERSION"),
         instance: node,
     };
-    portolan_telemetry::start(args, program)
+    if let Some(files) = portolan_telemetry::start(args, program)? {
+        let follow = files.follow(POLL, vital.ending.clone());
+        vital.spawn("credentials for the collector", follow);
+    }
+    Ok(())
 }
 
 /// The time, if there are spans.

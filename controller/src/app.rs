@@ -20,6 +20,7 @@ use portolan_serve::{
 use portolan_source::ProblemLog;
 use portolan_tablelog::{Publisher, Retention};
 use portolan_telemetry::Program;
+use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -51,7 +52,6 @@ const GRACE: Duration = Duration::from_secs(5);
 /// If a flag cannot be used, a port cannot be bound, or the source cannot be opened.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     validate(&args)?;
-    start_spans(&args)?;
     let result = serve(args).await;
     stop_spans().await;
     result
@@ -76,6 +76,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
 
     // Tasks that publish outlive the streams.
     let (vital, mut failures) = Vital::new(CancellationToken::new());
+    start_spans(&args, &vital)?;
     let identity = identity::open(&args, registry, &readiness, &vital).await?;
     registry.register_collector(Box::new(identity.metrics));
     let mut dns = AnyDns::start(&args, registry, &vital).await?;
@@ -194,14 +195,17 @@ async fn stop_spans() {
 }
 
 /// Starts to export spans, if the flags say so.
-fn start_spans(args: &Args) -> anyhow::Result<()> {
+fn start_spans(args: &Args, vital: &Vital) -> anyhow::Result<()> {
     let host = rustix::system::uname();
     let program = Program {
         name: "portolan-controller",
         version: env!("CARGO_PKG_VERSION"),
         instance: &host.nodename().to_string_lossy(),
     };
-    portolan_telemetry::start(&args.otlp, program)?;
+    if let Some(files) = portolan_telemetry::start(&args.otlp, program)? {
+        let follow = files.follow(POLL, vital.ending.clone());
+        vital.spawn("credentials for the collector", follow);
+    }
     Ok(())
 }
 

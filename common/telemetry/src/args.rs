@@ -2,14 +2,46 @@
 
 //! Flags of both programs.
 
+use std::path::PathBuf;
+
+use portolan_tls::ClientFiles;
+
 /// Where spans are sent.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Telemetry")]
 pub struct OtlpArgs {
     /// Send a span for each step of a change, from the source to the kernel, to the OpenTelemetry collector at
-    /// http://HOST:PORT (OTLP over gRPC, without TLS). Default: no spans.
+    /// http://HOST:PORT or https://HOST:PORT (OTLP over gRPC). Default: no spans.
     #[arg(long, env = "PORTOLAN_OTLP_ENDPOINT", value_name = "URL", value_parser = endpoint)]
     pub otlp_endpoint: Option<String>,
+
+    /// CA certificates that verify the collector's certificate, in PEM. Reloaded when the file changes. Needed with
+    /// https:// in --otlp-endpoint.
+    #[arg(
+        long,
+        env = "PORTOLAN_OTLP_CA",
+        value_name = "FILE",
+        requires = "otlp_endpoint"
+    )]
+    pub otlp_ca: Option<PathBuf>,
+
+    /// The client certificate for the collector, in PEM. Reloaded when the file changes.
+    #[arg(
+        long,
+        env = "PORTOLAN_OTLP_CERT",
+        value_name = "FILE",
+        requires_all = ["otlp_ca", "otlp_key"]
+    )]
+    pub otlp_cert: Option<PathBuf>,
+
+    /// The private key of --otlp-cert, in PEM. Reloaded when the file changes.
+    #[arg(
+        long,
+        env = "PORTOLAN_OTLP_KEY",
+        value_name = "FILE",
+        requires = "otlp_cert"
+    )]
+    pub otlp_key: Option<PathBuf>,
 
     /// Part of the changes that have spans, from 0 to 1. Controllers and agents choose the same ones.
     #[arg(
@@ -22,6 +54,16 @@ pub struct OtlpArgs {
     pub otlp_sample: f64,
 }
 
+impl OtlpArgs {
+    /// The files of the client; `None` without TLS.
+    pub(crate) fn client_files(&self) -> Option<ClientFiles> {
+        Some(ClientFiles {
+            ca: self.otlp_ca.clone()?,
+            identity: self.otlp_cert.clone().zip(self.otlp_key.clone()),
+        })
+    }
+}
+
 /// A value that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("expected {0}")]
@@ -30,11 +72,13 @@ struct Expected(&'static str);
 fn endpoint(text: &str) -> Result<String, Expected> {
     let uri: Option<tonic::transport::Uri> = text.parse().ok();
     let is_good = uri.is_some_and(|uri| {
-        uri.scheme_str() == Some("http") && uri.host().is_some() && uri.port().is_some()
+        matches!(uri.scheme_str(), Some("http" | "https"))
+            && uri.host().is_some()
+            && uri.port().is_some()
     });
     is_good
         .then(|| text.to_owned())
-        .ok_or(Expected("http://HOST:PORT"))
+        .ok_or(Expected("http://HOST:PORT or https://HOST:PORT"))
 }
 
 fn part(text: &str) -> Result<f64, Expected> {
@@ -69,12 +113,23 @@ mod tests {
         assert_eq!(some.otlp_sample, 0.25);
         for bad in [
             "--otlp-endpoint=127.0.0.1:4317",
-            "--otlp-endpoint=https://collector:4317",
+            "--otlp-endpoint=ftp://collector:4317",
+            "--otlp-endpoint=https://collector",
             "--otlp-endpoint=http://collector",
             "--otlp-sample=1.5",
             "--otlp-sample=NaN",
         ] {
             assert_eq!(parse(&[bad]), None, "{bad}");
         }
+        let endpoint = "--otlp-endpoint=https://collector:4317";
+        assert_eq!(parse(&["--otlp-ca=ca.pem"]), None);
+        assert_eq!(
+            parse(&[endpoint, "--otlp-ca=ca.pem", "--otlp-cert=c.pem"]),
+            None
+        );
+        let files = parse(&[endpoint, "--otlp-ca=ca.pem"])
+            .unwrap()
+            .client_files();
+        assert_eq!(files.unwrap().ca, PathBuf::from("ca.pem"));
     }
 }

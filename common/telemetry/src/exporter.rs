@@ -7,13 +7,21 @@ use std::time::Duration;
 
 use opentelemetry::trace::{SpanContext, SpanId, Status, TraceFlags, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
-use opentelemetry_otlp::{ExporterBuildError, SpanExporter, WithExportConfig as _};
+use opentelemetry_otlp::{
+    ExporterBuildError, SpanExporter, WithExportConfig as _, WithTonicConfig as _,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanEvents, SpanLinks, SpanProcessor,
 };
+use portolan_tls::{ChannelError, FileError, Rotating, secure_channel};
+use rustls::ClientConfig;
+use tonic::transport::{Endpoint, Uri};
 
 use crate::{Change, OtlpArgs, Span};
+
+/// The files of TLS, which may change.
+pub type Credentials = Rotating<ClientConfig>;
 
 /// Spans that wait to be sent, at most: more are dropped, so that a collector that is away costs nothing else.
 const QUEUE: usize = 8_192;
@@ -26,10 +34,24 @@ pub(crate) static SPANS: OnceLock<Spans> = OnceLock::new();
 
 /// The exporter cannot be started.
 #[derive(Debug, thiserror::Error)]
-#[error("--otlp-endpoint {endpoint}: {source}")]
-pub struct OtlpError {
-    endpoint: String,
-    source: ExporterBuildError,
+pub enum OtlpError {
+    /// Scheme and files contradict each other.
+    #[error("--otlp-endpoint {0}: https:// needs --otlp-ca, and http:// excludes it")]
+    Scheme(String),
+    /// The files of TLS cannot be used.
+    #[error("--otlp-ca, --otlp-cert, --otlp-key: {0}")]
+    Files(#[from] FileError),
+    /// The endpoint cannot be one of TLS.
+    #[error("--otlp-endpoint {0}")]
+    Channel(#[from] ChannelError),
+    /// The endpoint cannot be used.
+    #[error("--otlp-endpoint {endpoint}: {source}")]
+    Build {
+        /// The endpoint.
+        endpoint: String,
+        /// The reason.
+        source: ExporterBuildError,
+    },
 }
 
 /// A program, as its spans name it.
@@ -53,21 +75,25 @@ pub struct Spans {
 }
 
 /// Starts to export the spans of this program, if the flags name a collector. Must be called within tokio's runtime,
-/// once; later calls have no effect.
+/// once; later calls have no effect. Blocks while files are read.
+///
+/// # Returns
+/// The files of TLS, to be followed: changes take effect with the next connection.
 ///
 /// # Errors
 /// If the exporter cannot be made. A collector that is away is no error.
-pub fn start(args: &OtlpArgs, program: Program<'_>) -> Result<(), OtlpError> {
+pub fn start(args: &OtlpArgs, program: Program<'_>) -> Result<Option<Credentials>, OtlpError> {
     let Some(endpoint) = &args.otlp_endpoint else {
-        return Ok(());
+        return Ok(None);
     };
-    if SPANS.get().is_none() {
-        let spans = Spans::new(endpoint, args.otlp_sample, program)?;
-        if SPANS.set(spans).is_ok() {
-            tracing::info!(endpoint, sample = args.otlp_sample, "spans are exported");
-        }
+    if SPANS.get().is_some() {
+        return Ok(None);
     }
-    Ok(())
+    let (spans, credentials) = Spans::new(args, endpoint, program)?;
+    if SPANS.set(spans).is_ok() {
+        tracing::info!(endpoint, sample = args.otlp_sample, "spans are exported");
+    }
+    Ok(credentials)
 }
 
 /// Sends what waits, for three seconds at most. Blocks.
@@ -79,21 +105,41 @@ pub fn stop() {
     }
 }
 
+/// The client of the collector, which connects when it has something to send.
+fn exporter(
+    args: &OtlpArgs,
+    endpoint: &str,
+) -> Result<(SpanExporter, Option<Credentials>), OtlpError> {
+    let scheme = || OtlpError::Scheme(endpoint.to_owned());
+    let uri: Uri = endpoint.parse().map_err(|_| scheme())?;
+    let files = args.client_files();
+    if files.is_some() != (uri.scheme_str() == Some("https")) {
+        return Err(scheme());
+    }
+    let builder = SpanExporter::builder().with_tonic().with_timeout(TIMEOUT);
+    let (builder, credentials) = match files {
+        None => (builder.with_endpoint(endpoint), None),
+        Some(files) => {
+            let credentials = files.open("otlp")?;
+            let settings = |endpoint: Endpoint| endpoint.connect_timeout(TIMEOUT);
+            let channel = secure_channel(&uri, credentials.subscribe(), settings)?;
+            (builder.with_channel(channel), Some(credentials))
+        }
+    };
+    let exporter = builder.build().map_err(|source| OtlpError::Build {
+        endpoint: endpoint.to_owned(),
+        source,
+    })?;
+    Ok((exporter, credentials))
+}
+
 impl Spans {
     pub(crate) fn new(
+        args: &OtlpArgs,
         endpoint: &str,
-        sample: f64,
         program: Program<'_>,
-    ) -> Result<Self, OtlpError> {
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_endpoint(endpoint)
-            .with_timeout(TIMEOUT)
-            .build()
-            .map_err(|source| OtlpError {
-                endpoint: endpoint.to_owned(),
-                source,
-            })?;
+    ) -> Result<(Self, Option<Credentials>), OtlpError> {
+        let (exporter, credentials) = exporter(args, endpoint)?;
         let config = BatchConfigBuilder::default()
             .with_max_queue_size(QUEUE)
             .with_scheduled_delay(DELAY)
@@ -105,12 +151,13 @@ impl Spans {
             KeyValue::new("service.instance.id", program.instance.to_owned()),
         ]);
         processor.set_resource(&resource.build());
-        Ok(Self {
+        let spans = Self {
             processor,
             scope: InstrumentationScope::builder("portolan").build(),
-            sample,
+            sample: args.otlp_sample,
             instance: program.instance.to_owned(),
-        })
+        };
+        Ok((spans, credentials))
     }
 
     /// The program's own name among others of its kind: an agent's node.

@@ -16,7 +16,7 @@ mod span;
 
 pub use args::OtlpArgs;
 pub use change::{Change, SpanId};
-pub use exporter::{OtlpError, Program, Spans, start, stop};
+pub use exporter::{Credentials, OtlpError, Program, Spans, start, stop};
 pub use span::Span;
 
 use exporter::SPANS;

@@ -18,6 +18,8 @@ use tonic::{Request, Response, Status};
 
 use super::*;
 
+mod secure;
+
 #[derive(Clone, Default)]
 struct Receiver(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
 
@@ -52,10 +54,26 @@ const CHANGE: Change = Change {
     revision: 9,
 };
 
+fn args(endpoint: &str) -> OtlpArgs {
+    OtlpArgs {
+        otlp_endpoint: Some(endpoint.to_owned()),
+        otlp_sample: 1.0,
+        ..OtlpArgs::default()
+    }
+}
+
+fn spans_to(endpoint: &str, otlp_sample: f64) -> Spans {
+    let args = OtlpArgs {
+        otlp_sample,
+        ..args(endpoint)
+    };
+    Spans::new(&args, endpoint, PROGRAM).unwrap().0
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_of_a_change_are_received_as_one_trace() {
     let (receiver, endpoint) = receiver().await;
-    let spans = Spans::new(&endpoint, 1.0, PROGRAM).unwrap();
+    let spans = spans_to(&endpoint, 1.0);
     let end = Instant::now();
     let start = end - Duration::from_millis(40);
     spans.export(CHANGE, Span::new("change", start, end));
@@ -98,7 +116,7 @@ async fn a_collector_that_is_away_holds_nothing_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let spans = Spans::new(&endpoint, 1.0, PROGRAM).unwrap();
+    let spans = spans_to(&endpoint, 1.0);
     let began = Instant::now();
     for revision in 0..100_000 {
         let change = Change { epoch: 1, revision };
@@ -110,13 +128,13 @@ async fn a_collector_that_is_away_holds_nothing_up() {
 
 #[tokio::test]
 async fn without_an_endpoint_there_are_no_spans() {
-    start(&OtlpArgs::default(), PROGRAM).unwrap();
+    assert!(start(&OtlpArgs::default(), PROGRAM).unwrap().is_none());
     assert!(spans().is_none());
     stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_that_are_not_sampled_are_not_wanted() {
-    let spans = Spans::new("http://127.0.0.1:1", 0.0, PROGRAM).unwrap();
+    let spans = spans_to("http://127.0.0.1:1", 0.0);
     assert!(!spans.wants(CHANGE));
 }
