@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Spans of a change, from a file at the controller to the sockets of an agent, as a collector of OpenTelemetry receives
-//! them over gRPC; and that none are sent without a flag.
+//! Spans of a change, from a file at the controller to the sockets of an agent, also by way of a relay, as a
+//! collector of OpenTelemetry receives them over gRPC; and that none are sent without a flag.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -18,13 +18,14 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use portolan_e2e::objects::{service, slice_of};
 use portolan_e2e::ports;
 use portolan_e2e::programs::program;
 use portolan_e2e::rig::Family;
 use portolan_e2e::wait::wait_for;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -169,7 +170,29 @@ impl Stage {
         Running::start(&mut command)
     }
 
+    /// A relay of the controller, and the port of its streams.
+    fn relay(&self, more: &[String]) -> (Running, u16) {
+        let [streams, admin] = ports::reserve().unwrap();
+        let mut command = Command::new(program("portolan-controller").unwrap());
+        command
+            .args([
+                "--source=controller",
+                "--plaintext",
+                "--upstream-plaintext",
+                "--debug-listen=",
+            ])
+            .arg(format!("--upstream={HOST}:{}", self.streams))
+            .arg(format!("--listen={HOST}:{streams}"))
+            .arg(format!("--admin-listen={HOST}:{admin}"))
+            .args(more);
+        (Running::start(&mut command), streams)
+    }
+
     fn agent(&self, more: &[String]) -> Running {
+        self.agent_of(self.streams, more)
+    }
+
+    fn agent_of(&self, port: u16, more: &[String]) -> Running {
         let mut command = Command::new(program("portolan-agent").unwrap());
         command
             .args([
@@ -179,7 +202,7 @@ impl Stage {
                 "--debug-listen=",
             ])
             .args(["--admin-listen=127.0.0.1:0", "--healthz-listen=127.0.0.1:0"])
-            .arg(format!("--controller={HOST}:{}", self.streams))
+            .arg(format!("--controller={HOST}:{port}"))
             .arg(state_dir(self.directory.path()))
             .args(more);
         Running::start(&mut command)
@@ -189,7 +212,7 @@ impl Stage {
     fn programmed(&self) -> Option<u64> {
         let address = SocketAddr::from((HOST, self.admin));
         let text = portolan_e2e::cluster::http_get_from(address, "/debug/nodes").ok()?;
-        let nodes: Value = serde_json::from_str(&text).ok()?;
+        let nodes: serde_json::Value = serde_json::from_str(&text).ok()?;
         nodes["nodes"][0]["programmed"].as_u64()
     }
 
@@ -270,6 +293,61 @@ fn a_change_is_one_trace_from_its_source_to_the_acknowledgement() {
     assert!(ends.is_sorted(), "{ends:?}");
 }
 
+/// The trace of the controller ends at the relay; that of the relay names it, and goes on to the agent.
+#[test]
+fn a_relay_joins_the_trace_above_to_that_of_its_agents() {
+    let runtime = Runtime::new().unwrap();
+    let (collector, endpoint) = Collector::start(&runtime);
+    let flag = [format!("--otlp-endpoint={endpoint}")];
+    let stage = Stage::new();
+    let controller = stage.controller(&flag);
+    let (relay, port) = stage.relay(&flag);
+    let agent = stage.agent_of(port, &flag);
+    let first = stage.await_programmed(0);
+    stage.put(2);
+    let second = stage.await_programmed(first);
+    agent.end();
+    relay.end();
+    controller.end();
+
+    let traces = collector.traces();
+    let above = traces.iter().find(|(_, spans)| {
+        let of_controller = spans.contains_key("controller source");
+        let change = spans.get("controller change").and_then(revision);
+        of_controller && change == i64::try_from(second).ok()
+    });
+    let (above_id, above) = above.unwrap_or_else(|| panic!("no trace of {second}: {traces:#?}"));
+    let forward = &above["controller forward"];
+    assert_eq!(forward.parent_span_id, above["controller send"].span_id);
+    assert!(!above.contains_key("agent receive"));
+
+    let name: String = above_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let below = traces.values().find(|spans| {
+        let change = spans.get("controller change");
+        change.and_then(|span| text(span, "portolan.upstream_trace")) == Some(name.clone())
+    });
+    let below = below.unwrap_or_else(|| panic!("no trace names {name}: {traces:#?}"));
+    let names: Vec<_> = below.keys().map(String::as_str).collect();
+    let expected = [
+        "agent acknowledge",
+        "agent kernel",
+        "agent plan",
+        "agent receive",
+        "controller change",
+        "controller publish",
+        "controller send",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(
+        below["agent receive"].parent_span_id,
+        below["controller send"].span_id
+    );
+    // One machine, one clock.
+    let received = below["agent receive"].end_time_unix_nano;
+    assert!(above["controller publish"].end_time_unix_nano <= received);
+    assert!(forward.start_time_unix_nano <= received);
+}
+
 #[test]
 fn nothing_is_sent_without_the_flag() {
     let runtime = Runtime::new().unwrap();
@@ -290,12 +368,22 @@ fn nothing_is_sent_without_the_flag() {
     assert!(collector.is_empty());
 }
 
-fn revision(span: &Span) -> Option<i64> {
-    use opentelemetry_proto::tonic::common::v1::any_value::Value;
+fn attribute(span: &Span, key: &str) -> Option<Value> {
     let mut attributes = span.attributes.iter();
-    let found = attributes.find(|one| one.key == "portolan.revision")?;
-    match found.value.as_ref()?.value.as_ref()? {
-        Value::IntValue(revision) => Some(*revision),
+    let found = attributes.find(|one| one.key == key)?;
+    found.value.as_ref()?.value.clone()
+}
+
+fn revision(span: &Span) -> Option<i64> {
+    match attribute(span, "portolan.revision")? {
+        Value::IntValue(revision) => Some(revision),
+        _ => None,
+    }
+}
+
+fn text(span: &Span, key: &str) -> Option<String> {
+    match attribute(span, key)? {
+        Value::StringValue(text) => Some(text),
         _ => None,
     }
 }
