@@ -129,14 +129,16 @@ tools: ## Build the real Kubernetes programs that the server lane runs against
 	@e2e/tools/build
 
 .PHONY: images
-images: ## Build the images of controller and agent into target/images, twice, and check them (as root)
-	images/build --check
-	images/size
-	images/contents
-	images/sbom
-	images/sbom --check
+images: IMAGES_OUT = target/images$(if $(ARCH),-$(ARCH))
+images: ## Build the images of controller and agent into target/images, twice, and check them (as root); ARCH=arm64 for others
+	images/build --check $(if $(ARCH),--arch $(ARCH) --out $(IMAGES_OUT))
+	images/size $(IMAGES_OUT)
+	images/contents $(IMAGES_OUT)
+	images/sbom $(IMAGES_OUT)
+	images/sbom --check $(IMAGES_OUT)
 	crane=$$(e2e/tools/build crane | tail -n 1) && \
-	for name in controller agent; do "$$crane/crane" validate --tarball target/images/portolan-$$name.tar || exit 1; done
+	for name in controller agent; do "$$crane/crane" validate --tarball $(IMAGES_OUT)/portolan-$$name.tar || exit 1; done
+	images/check-push $(IMAGES_OUT)
 
 .PHONY: bench-agent
 bench-agent: ## Measure kernel programming against its floor and other programs, in a guest

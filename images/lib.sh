@@ -21,6 +21,22 @@ set_architecture() {
 # Prints "NAME VERSION SHA256" of each package in the list $1.
 pinned() { grep -v '^#' "$1"; }
 
+# Sets APT to the options of apt for the packages of the architecture $1. Another architecture than the machine's has
+# lists of its own, fetched once a day, from the suites that the machine has.
+set_apt() {
+    APT=()
+    [ "$1" != "$(dpkg --print-architecture)" ] || return 0
+    local state=$CACHE/apt/$1
+    mkdir -p "$state/lists/partial" "$state/archives/partial"
+    APT=(-o "APT::Architecture=$1" -o "APT::Architectures=$1" -o "APT::Sandbox::User=root" -o "Dir::State::status=/dev/null"
+        -o "Dir::State::lists=$state/lists" -o "Dir::Cache=$state" -o "Dir::Cache::archives=$state/archives")
+    [ -n "$(find "$state/updated" -mmin -1440 2>/dev/null)" ] || {
+        say "fetching the lists of packages for $1"
+        apt-get "${APT[@]}" -qq update >&2 || die "cannot fetch the lists of packages for $1"
+        touch "$state/updated"
+    }
+}
+
 # Prints the path of a pinned package's file, which is fetched through apt once. The digest is checked each time.
 fetch_package() {
     local list=$1 name=$2 version sha file arch=${1##*.}
@@ -29,10 +45,11 @@ fetch_package() {
     file=$CACHE/debs/$sha.deb
     if [ ! -e "$file" ]; then
         local work
+        set_apt "$arch"
         mkdir -p "$CACHE/debs"
         work=$(mktemp -d "$CACHE/debs/XXXXXX")
         # apt's own download user may not write into this directory.
-        (cd "$work" && apt-get -o APT::Sandbox::User=root -qq download "$name:$arch=$version" >&2) \
+        (cd "$work" && apt-get "${APT[@]}" -o APT::Sandbox::User=root -qq download "$name:$arch=$version" >&2) \
             || { rm -rf "$work"; die "${list##*/}: package $name $version is not in the configured suites: images/pin writes the list anew"; }
         mv "$work"/*.deb "$file"
         rm -rf "$work"
