@@ -139,7 +139,8 @@ pub(crate) fn hardware_address(fd: &OwnedFd, name: &str) -> Result<(u16, [u8; 6]
         return Err(Errno::ENODEV);
     }
     for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *place = byte.cast_signed();
+        // A `char` of C has a sign or has none, by architecture.
+        *place = libc::c_char::from_ne_bytes([byte]);
     }
     // SAFETY: the pointer is that of a live `ifreq`, which the kernel reads and fills.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
@@ -148,7 +149,7 @@ pub(crate) fn hardware_address(fd: &OwnedFd, name: &str) -> Result<(u16, [u8; 6]
     let address = unsafe { request.ifr_ifru.ifru_hwaddr };
     let mut octets = [0; 6];
     for (place, octet) in octets.iter_mut().zip(address.sa_data) {
-        *place = octet.cast_unsigned();
+        *place = octet.to_ne_bytes()[0];
     }
     Ok((address.sa_family, octets))
 }
