@@ -41,7 +41,7 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
-use crate::metrics::{ReconcileMetrics, SettingsCollector};
+use crate::metrics::{ReconcileMetrics, ServiceCollector, SettingsCollector};
 use crate::notify;
 use crate::overview::Services;
 use crate::reload::Reload;
@@ -269,6 +269,9 @@ async fn start<E: Engine + 'static>(
         backends: Some(backends),
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
+    if args.service_metrics > 0 {
+        ServiceCollector::new(status.clone(), args.service_metrics).register(registry);
+    }
     let source = open_source(args, registry, vital)?;
     follow(args, place.node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;

@@ -37,11 +37,11 @@ pub use kernel::{
     ConntrackTuning, Consequence, IptablesMode, Kernel, KernelConfig, KubeProxyRules, Modprobe,
     Modules, NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning,
     Unusable, UsageOf, VIP_DEVICE, Whole, WrongSetting, has_set, load_modules, node_facts,
-    read_usage, read_whole, settings, settings_without_ipvs,
+    read_totals, read_usage, read_whole, settings, settings_without_ipvs,
 };
 pub use kube_proxy::KubeProxyObjects;
 pub use other_plane::OtherPlane;
-pub use portolan_netlink::ipvs::{Timeouts, Usage};
+pub use portolan_netlink::ipvs::{Timeouts, Totals, Usage};
 pub use portolan_netlink::nftables;
 
 /// Reason the kernel could not be read or prepared.

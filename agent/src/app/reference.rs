@@ -29,7 +29,10 @@ use crate::director::metrics::tests::sample as director;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
-use crate::metrics::{ReconcileMetrics, SettingsCollector, SourceCollector, StreamCollector};
+use crate::metrics::{
+    ReconcileMetrics, ServiceCollector, SettingsCollector, SourceCollector, StreamCollector,
+};
+use crate::status::Status;
 use crate::sync::NoLocalEndpoints;
 
 #[test]
@@ -62,6 +65,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
         reason: Reason::Flag,
     };
     choice.register(ours);
+    ServiceCollector::new(Status::default(), 1).register(ours);
     let families = Family::ALL.into();
     let node_ports = NodePortAddresses::parse(&[]).unwrap();
     let _ = HealthChecks::register(families, node_ports, health, ours);

@@ -184,6 +184,18 @@ pub struct RunArgs {
     )]
     healthz_listen: String,
 
+    /// Metrics of use, as IPVS counts it, for at most this many Service ports; 0 for none. Each has three series, and the
+    /// kernel is read at each scrape.
+    #[arg(
+        long,
+        env = "PORTOLAN_SERVICE_METRICS",
+        value_name = "COUNT",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=100_000),
+        help_heading = SERVERS
+    )]
+    pub service_metrics: u32,
+
     /// File that receives the bound ports, as `admin=PORT` and `healthz=PORT`.
     #[arg(long, env = "PORTOLAN_PORT_FILE", help_heading = SERVERS)]
     pub port_file: Option<PathBuf>,

@@ -24,6 +24,8 @@ pub(super) mod service {
     pub(in crate::ipvs) const TIMEOUT: u16 = 8;
     pub(in crate::ipvs) const NETMASK: u16 = 9;
     pub(in crate::ipvs) const ENGINE: u16 = 11;
+    /// `IPVS_SVC_ATTR_STATS64`, a nest of [`super::counters`].
+    pub(in crate::ipvs) const COUNTERS: u16 = 12;
 }
 
 /// `IPVS_DEST_ATTR_*`.

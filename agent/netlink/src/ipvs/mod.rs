@@ -34,7 +34,7 @@ pub use glimpse::Glimpse;
 pub use reply::Info;
 pub use request::Request;
 pub use timeouts::Timeouts;
-pub use usage::Usage;
+pub use usage::{Totals, Usage};
 
 use crate::socket::{Bus, Socket, SocketError};
 use crate::wire::Writer;

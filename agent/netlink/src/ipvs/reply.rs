@@ -110,7 +110,7 @@ pub(super) fn service(
     Ok(Some((key, config)))
 }
 
-fn key(nest: &Attributes<'_>) -> Result<Option<VirtualServerKey>, Malformed> {
+pub(super) fn key(nest: &Attributes<'_>) -> Result<Option<VirtualServerKey>, Malformed> {
     let address_family = nest.get(attr::service::ADDRESS_FAMILY)?.u16()?;
     if let Some(mark) = nest.find(attr::service::FIREWALL_MARK)? {
         let mark = mark.u32()?;

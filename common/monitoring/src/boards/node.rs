@@ -17,6 +17,7 @@ pub(super) fn board(metrics: &Metrics) -> Dashboard {
             ("State", state(chosen)),
             ("Stream", stream(chosen)),
             ("Kernel", kernel(chosen)),
+            ("Services", services(chosen)),
             ("Names", names(chosen)),
             ("Process", super::process(chosen)),
         ],
@@ -158,6 +159,29 @@ fn kernel(chosen: Maker<'_>) -> Vec<Panel> {
             )
             .unit("ops")
             .width(8),
+    ]
+}
+
+/// Empty without `--service-metrics`.
+fn services(chosen: Maker<'_>) -> Vec<Panel> {
+    let by_service = "sum by (namespace, service)";
+    vec![
+        chosen
+            .of(
+                Lines,
+                "Connections to Services",
+                by_service,
+                "portolan_agent_service_connections_total",
+            )
+            .unit("ops"),
+        chosen
+            .of(
+                Lines,
+                "Bytes of Services",
+                by_service,
+                "portolan_agent_service_bytes_total",
+            )
+            .unit("Bps"),
     ]
 }
 
