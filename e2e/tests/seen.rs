@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! What operators see of one node with IPVS: `portolanctl trace` beside what others did to the kernel, and
-//! `portolanctl top`.
+//! `portolanctl top`, and metrics of use by Service.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use portolan_e2e::ask::{PROMPT, address};
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, program};
+use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::objects::{ports, service, slices};
+use portolan_e2e::objects::{ports, service, slice_of, slices};
 use portolan_e2e::programs::AGENT_ADMIN;
 use portolan_e2e::rig::{Family, Protocol};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 
+/// A deadline that only a failure reaches, for 10,000 Services.
+const LONG: Duration = Duration::from_secs(300);
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 
 /// What somebody does to the node, and where a trace from the node to the Service shows it. The first pod has
@@ -180,4 +184,149 @@ fn top_counts_connections_and_bytes_of_services() {
     // The controller is on another machine, and dumps for its own alone.
     let note = top["notes"][0].as_str().unwrap();
     assert!(note.starts_with("no nodes: "), "{top:#}");
+}
+
+/// The value of a series of the agent's metrics whose line begins so.
+fn series(cluster: &Cluster, begin: &str) -> Option<f64> {
+    let text = cluster.agent_metrics(0).unwrap();
+    let line = text.lines().find(|line| line.starts_with(begin))?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+/// Starts the agent of node 0 anew.
+fn restart_agent(cluster: &mut Cluster, flag: &str) {
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    cluster.start_agent_with(0, &[flag]).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+}
+
+#[test]
+fn metrics_of_services_count_connections_and_bytes() {
+    let name = "metrics_of_services_count_connections_and_bytes";
+    if !lane::provides(name, &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let (mut cluster, _pods) = web();
+    // Off by default.
+    assert_eq!(series(&cluster, "portolan_agent_service_"), None);
+    restart_agent(&mut cluster, "--service-metrics=100");
+    let of_web = |metric: &str, end: &str| {
+        let labels = "{cluster=\"\",namespace=\"default\",service=\"web\"";
+        let text = cluster.agent_metrics(0).unwrap();
+        let begin = format!("portolan_agent_service_{metric}_total{labels}");
+        let line = text.lines().find(|line| {
+            line.starts_with(&begin) && line.contains("protocol=\"TCP\"") && line.contains(end)
+        });
+        let line = line.unwrap_or_else(|| panic!("no {begin} {end}: {text}"));
+        line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()
+    };
+    let before = of_web("connections", "}");
+    let visitor = cluster.add_pod(0, "v").unwrap();
+    // Both addresses of the Service are one port.
+    for family in Family::ALL {
+        for _ in 0..10 {
+            let to = address(WEB, family, 80);
+            visitor.pod.request(Protocol::Tcp, to, PROMPT).unwrap();
+        }
+    }
+    wait_for("20 connections to be counted", PATIENT, || {
+        (of_web("connections", "}") >= before + 20).then_some(())
+    })
+    .unwrap();
+    assert_eq!(of_web("connections", "}"), before + 20);
+    assert!(of_web("bytes", "direction=\"in\"") > 0);
+    assert!(of_web("bytes", "direction=\"out\"") > 0);
+    assert_eq!(
+        series(&cluster, "portolan_agent_service_metrics_omitted"),
+        Some(0.0)
+    );
+
+    // A port beyond the limit has no series.
+    cluster
+        .put(
+            "api.json",
+            &[service("api", ["10.96.0.11", "fd00:10:96::11"], json!({}))],
+        )
+        .unwrap();
+    restart_agent(&mut cluster, "--service-metrics=1");
+    wait_for("a Service without metrics", PATIENT, || {
+        series(&cluster, "portolan_agent_service_metrics_omitted").filter(|omitted| *omitted > 0.0)
+    })
+    .unwrap();
+    let text = cluster.agent_metrics(0).unwrap();
+    let counted = text
+        .lines()
+        .filter(|line| line.starts_with("portolan_agent_service_connections_total{"));
+    assert_eq!(counted.count(), 1, "{text}");
+}
+
+/// Scrapes of a measurement, and the time between two: the agent reads the kernel at most every five seconds.
+const SCRAPES: u32 = 6;
+const BETWEEN: Duration = Duration::from_millis(5_100);
+/// The interval of the goal.
+const SCRAPE_INTERVAL: f64 = 15.0;
+
+#[test]
+fn metrics_of_ten_thousand_services_cost_little() {
+    let name = "metrics_of_ten_thousand_services_cost_little";
+    if !lane::provides(name, &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    let objects: Vec<Value> = (0..10_000_u16)
+        .flat_map(|number| {
+            let [high, low] = number.to_be_bytes();
+            let (name, v4) = (format!("s{number}"), format!("10.96.{high}.{low}"));
+            let vips = [&*v4, &*format!("fd00:10:96::{number:x}")];
+            let endpoint = json!({ "addresses": ["10.244.1.2"], "conditions": { "ready": true } });
+            [
+                service(&name, vips, json!({})),
+                slice_of(&name, Family::V4, &[endpoint]),
+            ]
+        })
+        .collect();
+    cluster.put("many.json", &objects).unwrap();
+    restart_agent(&mut cluster, "--service-metrics=20000");
+    wait_for("all Services to be counted", LONG, || {
+        let text = cluster.agent_metrics(0).ok()?;
+        let is_counted =
+            |line: &&str| line.starts_with("portolan_agent_service_connections_total{");
+        (text.lines().filter(is_counted).count() >= 10_000).then_some(())
+    })
+    .unwrap();
+    let used = || {
+        let begin = Instant::now();
+        let before = series(&cluster, "process_cpu_seconds_total").unwrap();
+        move |cluster: &Cluster| {
+            let now = series(cluster, "process_cpu_seconds_total").unwrap();
+            (now - before, begin.elapsed())
+        }
+    };
+    let scraped = used();
+    for _ in 0..SCRAPES {
+        // Scrapes come at intervals.
+        let begin = Instant::now();
+        wait_for("the next scrape", PATIENT, || {
+            (begin.elapsed() >= BETWEEN).then_some(())
+        })
+        .unwrap();
+        cluster.agent_metrics(0).unwrap();
+    }
+    let (with, time) = scraped(&cluster);
+    let idle = used();
+    let begin = Instant::now();
+    wait_for("as much time without scrapes", PATIENT, || {
+        (begin.elapsed() >= time).then_some(())
+    })
+    .unwrap();
+    // Two scrapes tell the processor time here, and one of them reads the kernel.
+    let (without, _) = idle(&cluster);
+    let one = (with - without).max(0.0) / f64::from(SCRAPES - 1);
+    let goal = Some(Goal::AtMost(1.0));
+    figure(
+        "service_metrics_of_a_core",
+        100.0 * one / SCRAPE_INTERVAL,
+        "%",
+        goal,
+    );
 }
