@@ -25,11 +25,14 @@ fn a_cluster_without_kube_proxy_is_served_through_its_life() {
     };
     seconds("install_nodes_ready", begun);
 
+    // Long before the pods: a kubelet gives them variables for the Services that it has seen.
+    world.create_services();
     let begun = Instant::now();
     world.install();
     seconds("install_ready", begun);
     world.start_pods();
     pods_reach_services(&world);
+    pods_have_the_variables_that_are_told(&world);
 
     agents_are_replaced_under_load(&world);
     a_broken_image_stops_the_roll_out(&world);
@@ -53,6 +56,21 @@ fn pods_reach_services(world: &World) {
         })
         .unwrap_or_else(|error| panic!("{}: {error}, {missing:?}", client.name()));
         assert!(world.connects(&client, KUBERNETES), "{}", client.name());
+    }
+}
+
+/// `portolanctl env` prints what the kubelets have given the pods.
+fn pods_have_the_variables_that_are_told(world: &World) {
+    let told = world.told_variables();
+    for name in [
+        "REDIS_MASTER_SERVICE_PORT_SENTINEL_UDP",
+        "WEB_PORT_80_TCP_ADDR",
+        "KUBERNETES_SERVICE_HOST",
+    ] {
+        assert!(told.contains_key(name), "{name}: {told:#?}");
+    }
+    for pod in world.servers() {
+        assert_eq!(world.variables(&pod), told, "{pod}");
     }
 }
 

@@ -2,11 +2,14 @@
 
 //! A cluster of real nodes with the objects of a Portolan installation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 
 use portolan_e2e::chart::{Chart, values};
+use portolan_e2e::cluster::control;
 use portolan_e2e::kubelets::{self, Kubelets, VERSION};
 use portolan_e2e::programs::{Trust, program};
 use portolan_e2e::rig::{Answer, Host, Protocol};
@@ -175,6 +178,40 @@ impl World {
 
     pub(crate) fn describe(&self) -> String {
         self.kubelets.describe("kube-system")
+    }
+
+    /// Creates the Service of the pods, and others.
+    pub(crate) fn create_services(&self) {
+        self.apply(include_str!("services.yaml"));
+    }
+
+    /// The variables of pods of the namespace `default`, as `portolanctl env` prints them.
+    pub(crate) fn told_variables(&self) -> BTreeMap<String, String> {
+        let mut command = Command::new(program("portolanctl").unwrap());
+        command.args(["env", "--namespace=default", "--output=json"]);
+        command.arg("--kubeconfig").arg(self.kubelets.kubeconfig());
+        let control = control(&self.kubelets.rig).namespace();
+        let output = control.run(move || command.output().unwrap()).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"))
+    }
+
+    /// The variables for Services that a kubelet has given a pod. The name of the pod is its host name.
+    pub(crate) fn variables(&self, pod: &str) -> BTreeMap<String, String> {
+        let is_pod = format!("HOSTNAME={pod}");
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let environments =
+            processes.filter_map(|it| fs::read_to_string(it.path().join("environ")).ok());
+        let found = environments.filter(|environ| environ.split('\0').any(|line| line == is_pod));
+        let found = found
+            .last()
+            .unwrap_or_else(|| panic!("no process of {pod}"));
+        let pairs = found.split('\0').filter_map(|line| line.split_once('='));
+        let own = ["HOSTNAME", "HOME", "PATH"];
+        let of_services = pairs.filter(|(name, _)| !own.contains(name));
+        of_services
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
     }
 
     /// Starts the pods of the Service and the clients, or waits until they run again.
