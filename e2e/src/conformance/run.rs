@@ -198,7 +198,8 @@ impl Stage {
 
     /// Sends requests until all expected endpoints have answered, or another result shows.
     fn observe(&self, row: &Row, expected: &Expectation, patience: Patience) -> Observation {
-        let to = Target::of(row).socket(row, self.node(Place::Here));
+        let node = self.node_port_address(row.source, row.family);
+        let to = Target::of(row).socket_at(row, node);
         let (count, timeout) = match expected {
             Expectation::Answers(places) => (places.len(), patience.answer),
             Expectation::Dropped => (0, patience.silence),

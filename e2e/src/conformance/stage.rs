@@ -2,7 +2,7 @@
 
 //! The machines on which rows are run.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::Result;
 use serde_json::Value;
@@ -32,6 +32,7 @@ pub struct Stage {
     endpoints: [EchoPod; 2],
     visitors: [Pod; 2],
     client: Host,
+    command: Option<Host>,
 }
 
 impl Stage {
@@ -54,9 +55,20 @@ impl Stage {
             endpoints: [endpoint(Place::Here)?, endpoint(Place::There)?],
             visitors: [visitor(Place::Here)?, visitor(Place::There)?],
             client: rig.client().clone(),
+            command: None,
         };
         stage.prepare(rig)?;
         Ok(stage)
+    }
+
+    /// Requests of the node here come from a command that an agent serves by sockets. Its node ports are those of
+    /// localhost.
+    #[must_use]
+    pub fn with_command(self, command: Host) -> Self {
+        Self {
+            command: Some(command),
+            ..self
+        }
     }
 
     fn prepare(&self, rig: &Rig) -> Result<()> {
@@ -103,9 +115,18 @@ impl Stage {
             Source::Pod => &self.visitors[0],
             Source::PodThere => &self.visitors[1],
             Source::Endpoint => &self.endpoints[0].pod,
-            Source::Node => &self.nodes[0],
+            Source::Node => self.command.as_ref().unwrap_or(&self.nodes[0]),
             Source::NodeThere => &self.nodes[1],
             Source::Outside => &self.client,
+        }
+    }
+
+    /// The address at which a client asks for node ports.
+    pub(super) fn node_port_address(&self, source: Source, family: Family) -> IpAddr {
+        match (source, &self.command, family) {
+            (Source::Node, Some(_), Family::V4) => Ipv4Addr::LOCALHOST.into(),
+            (Source::Node, Some(_), Family::V6) => Ipv6Addr::LOCALHOST.into(),
+            _ => self.node(Place::Here).address(family),
         }
     }
 

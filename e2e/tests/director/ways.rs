@@ -246,7 +246,7 @@ fn wait_for_answers(world: &World, case: &Case, expected: &[&str]) {
         last.keys().map(String::as_str).eq(expected.iter().copied())
     };
     let waited = wait_for("the right servers", PATIENT, || is_right().then_some(()));
-    let stays = waited.is_ok() && (0..10).all(|_| is_right());
+    let stays = waited.is_ok() && (0..4).all(|_| is_right());
     assert!(
         stays,
         "{}: {last:?}, expected {expected:?}: {}: {}",

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod conformance;
 mod listens;
 mod stage;
 mod throughput;
