@@ -135,6 +135,32 @@ fn the_table_of_contents_has_every_page() {
     assert_eq!(listed, existing.collect());
 }
 
+/// The files and directories of the repository that a page names as code, without those that a build makes.
+fn paths(text: &str) -> Vec<String> {
+    let spans = prose(text).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let words = spans.filter_map(|span| span.split_whitespace().next());
+    let is_ours = |path: &&str| {
+        path.split_once('/')
+            .is_some_and(|(first, _)| first != "target" && root().join(first).is_dir())
+    };
+    words.filter(is_ours).map(ToOwned::to_owned).collect()
+}
+
+#[test]
+fn files_that_the_lists_of_changes_name_exist() {
+    let found = paths(&read(&root().join("CONTRIBUTING.md")));
+    let missing: Vec<_> = found
+        .iter()
+        .filter(|path| !root().join(path).exists())
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(
+        found.len() > 50,
+        "{}: the search for paths is broken",
+        found.len()
+    );
+}
+
 #[test]
 fn the_readme_is_short() {
     let lines = read(&root().join("README.md")).lines().count();

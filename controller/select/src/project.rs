@@ -89,18 +89,41 @@ pub fn project(
         scheduling: scheduling(service, weights),
         destinations,
         zone_mask,
-        affinity: service
-            .affinity_seconds
-            .map(|timeout_seconds| Affinity { timeout_seconds }),
         available,
-        drain_seconds: service.drain_seconds,
-        health_check_port: service.health_check_port,
-        ..Record::new(record_key(service, port_index))
+        ..settings(service, record_key(service, port_index))
     };
     Projection {
         record: Some(record),
         lists,
         problems,
+    }
+}
+
+/// A record with the settings of its Service that are equal on all nodes.
+fn settings(service: &Service, key: RecordKey) -> Record {
+    // All fields by name: a new field must be handled here.
+    let Service {
+        key: _,
+        created: _,
+        cluster_ips: _,
+        external_ips: _,
+        load_balancer_ips: _,
+        balancer_keeps_sources: _,
+        source_ranges: _,
+        external_policy: _,
+        internal_policy: _,
+        affinity_seconds,
+        // `scheduling` depends on the weights too.
+        scheduling: _,
+        drain_seconds,
+        health_check_port,
+        ports: _,
+    } = service;
+    Record {
+        affinity: affinity_seconds.map(|timeout_seconds| Affinity { timeout_seconds }),
+        drain_seconds: *drain_seconds,
+        health_check_port: *health_check_port,
+        ..Record::new(key)
     }
 }
 

@@ -77,6 +77,13 @@ pub(crate) struct KindGuard<P> {
     confirmations: watch::Receiver<u64>,
 }
 
+#[cfg_attr(
+    not(feature = "kubernetes"),
+    allow(
+        dead_code,
+        reason = "files are listed as a whole; the other sources follow single objects"
+    )
+)]
 impl<P> KindGuard<P> {
     pub(crate) fn new(
         kind: Kind,

@@ -92,11 +92,24 @@ impl Record {
     /// The hash of this record's content, its key included.
     #[must_use]
     pub fn content_hash(&self) -> ContentHash {
+        // All fields by name: a new field must be handled here.
+        let Self {
+            key,
+            frontends,
+            destinations,
+            zone_mask,
+            affinity,
+            available,
+            scheduling,
+            drain_seconds,
+            health_check_port,
+            balancing,
+        } = self;
         let mut c = Canonical::new("record");
-        c.key(&self.key);
-        c.list(&self.frontends, Canonical::frontend);
-        c.list(&self.destinations, Canonical::destination);
-        match &self.zone_mask {
+        c.key(key);
+        c.list(frontends, Canonical::frontend);
+        c.list(destinations, Canonical::destination);
+        match zone_mask {
             None => c.number(0),
             Some(mask) => {
                 c.number(1);
@@ -104,19 +117,16 @@ impl Record {
                 c.list(&mask.masks, |c, mask| c.number(*mask));
             }
         }
-        c.number(
-            self.affinity
-                .map_or(0, |affinity| affinity.timeout_seconds.into()),
-        );
-        c.families("available", self.available);
-        if let Some(scheduler) = &self.scheduling.scheduler {
+        c.number(affinity.map_or(0, |affinity| affinity.timeout_seconds.into()));
+        c.families("available", *available);
+        if let Some(scheduler) = &scheduling.scheduler {
             c.text("scheduler");
             c.text(scheduler);
         }
-        c.optional("flags", self.scheduling.flags.map(|flags| flags.0.into()));
-        c.optional("drain", self.drain_seconds.map(Into::into));
-        c.optional("health", self.health_check_port.map(Into::into));
-        if let Some(balancing) = &self.balancing {
+        c.optional("flags", scheduling.flags.map(|flags| flags.0.into()));
+        c.optional("drain", drain_seconds.map(Into::into));
+        c.optional("health", health_check_port.map(Into::into));
+        if let Some(balancing) = balancing {
             c.text("balancing");
             c.bytes(&balancing.to_json());
         }

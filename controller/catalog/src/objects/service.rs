@@ -86,6 +86,33 @@ impl Service {
         }
     }
 
+    /// A Service with a name and the settings that annotations of another one give it.
+    #[must_use]
+    pub fn annotated_as(of: &Self, key: ObjectKey) -> Self {
+        // All fields by name: a new annotation must be handled here.
+        let Self {
+            key: _,
+            created: _,
+            cluster_ips: _,
+            external_ips: _,
+            load_balancer_ips: _,
+            balancer_keeps_sources: _,
+            source_ranges: _,
+            external_policy: _,
+            internal_policy: _,
+            affinity_seconds: _,
+            scheduling,
+            drain_seconds,
+            health_check_port: _,
+            ports: _,
+        } = of;
+        Self {
+            scheduling: scheduling.clone(),
+            drain_seconds: *drain_seconds,
+            ..Self::new(key)
+        }
+    }
+
     /// Whether the Service exists in this family.
     #[must_use]
     pub fn has_family(&self, family: Family) -> bool {

@@ -309,9 +309,7 @@ impl Federation {
         Some(Service {
             cluster_ips: addresses,
             ports,
-            scheduling: own.scheduling,
-            drain_seconds: own.drain_seconds,
-            ..Service::new(key.clone())
+            ..Service::annotated_as(&own, key.clone())
         })
     }
 

@@ -52,9 +52,7 @@ impl Federation {
                 Affinity::None => None,
                 Affinity::ClientIp { timeout_seconds } => Some(timeout_seconds),
             },
-            scheduling: winner.scheduling,
-            drain_seconds: winner.drain_seconds,
-            ..Service::new(key.clone())
+            ..Service::annotated_as(&winner, key.clone())
         })
     }
 

@@ -11,7 +11,7 @@ use portolan_model::{Destination, Families, Family, FrontendKind, Record};
 
 use super::candidates::Candidate;
 use super::shared::Shared;
-use super::{Projection, frontends, record_key, scheduling};
+use super::{Projection, frontends, record_key, scheduling, settings};
 use crate::SelectConfig;
 
 /// One port of an export at gateways.
@@ -76,8 +76,7 @@ pub(crate) fn project_gateway(
         scheduling: scheduling(service, destinations.iter().map(|one| one.weight)),
         destinations,
         available,
-        drain_seconds: service.drain_seconds,
-        ..Record::new(record_key(service, port_index))
+        ..settings(service, record_key(service, port_index))
     };
     Projection {
         record: Some(record),

@@ -13,12 +13,12 @@ use std::sync::Arc;
 use portolan_catalog::{Catalog, EndpointRef, ObjectKey, Service, TrafficPolicy};
 use portolan_federate::imports::{ImportHere, ImportRecord};
 use portolan_federate::shares::{self, Shares, Tier};
-use portolan_model::{Affinity, Destination, Families, Family, Frontend, FrontendKind, Record};
+use portolan_model::{Destination, Families, Family, Frontend, FrontendKind, Record};
 
 use super::candidates::Candidate;
 use super::nodes::Nodes;
 use super::shared::Shared;
-use super::{Projection, frontends, record_key, scheduling};
+use super::{Projection, frontends, record_key, scheduling, settings};
 use crate::rule::still_serving;
 use crate::{ClusterState, SelectConfig};
 
@@ -146,16 +146,13 @@ pub(crate) fn project_import(
     if let Some(named) = named.filter(|_| !is_local) {
         scheduling.scheduler = Some(named.into());
     }
-    let affinity = service.affinity_seconds;
     let record = Record {
         frontends,
         scheduling,
         destinations,
         zone_mask,
-        affinity: affinity.map(|timeout_seconds| Affinity { timeout_seconds }),
         available,
-        drain_seconds: service.drain_seconds,
-        ..Record::new(key)
+        ..settings(service, key)
     };
     let projection = Projection {
         record: Some(record),
