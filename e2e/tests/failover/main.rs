@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! A pair of directors of which one dies under load: connections lost with synchronised connections, with stateless
-//! failover, and with neither; and real keepalived, which moves the address between them.
+//! failover, and with neither; real keepalived, which moves the address between them; and real BIRD, which tells a router
+//! of it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod bgp;
 mod pair;
 mod vrrp;
 
