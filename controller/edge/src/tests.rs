@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    ClusterProperty, Endpoint, EndpointSlice, ExportPort, ExportStatus, HostFacts, Kind, Node,
-    Object, ObjectChange, ObjectKey, ObjectRef, Pod, Service, ServiceExport, ServiceFacts,
-    ServicePort, ServiceType, SlicePort, TrafficPolicy,
+    ClusterProperty, Condition, Endpoint, EndpointSlice, ExportPort, ExportStatus, HostFacts,
+    ImportSpec, Kind, Node, Object, ObjectChange, ObjectKey, ObjectRef, OwnImport, Pod, Service,
+    ServiceExport, ServiceFacts, ServiceImport, ServicePort, ServiceType, SlicePort, TrafficPolicy,
 };
 use portolan_model::{Family, Protocol, Scheduling};
 use portolan_proto::v1;
@@ -124,17 +124,13 @@ fn names(centre: &Partition) -> Vec<String> {
 }
 
 #[test]
-fn the_status_of_an_export_is_not_sent_and_changes_nothing() {
-    let (mut outbox, _) = connected([Object::ServiceExport(export())]);
-    let status = ExportStatus {
-        generation: 3,
-        ..ExportStatus::default()
-    };
-    outbox.apply(&put(Object::ServiceExport(ServiceExport {
-        status,
-        ..export()
-    })));
-    assert_eq!(outbox.take(), None);
+fn the_status_of_an_export_is_sent_when_it_changes() {
+    let (mut outbox, mut centre) = connected([Object::ServiceExport(export())]);
+    let mut changed = export();
+    changed.status.generation += 1;
+    outbox.apply(&put(Object::ServiceExport(changed.clone())));
+    let received = send(&mut outbox, &mut centre).unwrap().unwrap();
+    assert_eq!(received.put, [Object::ServiceExport(changed)]);
 }
 
 #[test]

@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey};
+use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey, ObjectRef, ServiceImport};
+use portolan_federate::imports::ImportName;
 use portolan_listener::Limits;
+use portolan_mcs::{Action, Target, Write, WriteKind};
 use portolan_proto::v1;
 use portolan_serve::{
     NodeStreams, Registry as Sessions, ServeConfig, ServedClusters, TablesServer,
@@ -16,13 +18,17 @@ use portolan_source::{Sink, edge};
 use portolan_subscription::Security;
 use portolan_tablelog::{Publisher, Retention};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
+use v1::centre_message::Message as Answer;
 use v1::edge_message::Message;
 use v1::federation_client::FederationClient;
 
 use super::*;
+use crate::mcs::{Work, Works};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -48,6 +54,9 @@ struct Replica {
     address: SocketAddr,
     events: mpsc::Receiver<Event>,
     stats: Arc<edge::Stats>,
+    /// What is to be written.
+    works: Works,
+    leading: watch::Sender<bool>,
     token: CancellationToken,
     serving: JoinHandle<()>,
     objects: BTreeSet<Arc<str>>,
@@ -58,6 +67,11 @@ struct Replica {
 
 impl Replica {
     async fn start(address: &str) -> Self {
+        Self::start_with(address, true).await
+    }
+
+    /// One that leads, or does not.
+    async fn start_with(address: &str, is_leading: bool) -> Self {
         let (publisher, tables) = Publisher::new(Retention::default());
         let config = ServeConfig {
             clusters: ServedClusters::new(["eu".into()]),
@@ -70,12 +84,15 @@ impl Replica {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let streams = seats.open(&"eu".into());
+        let (leading, told) = watch::channel(is_leading);
+        let works = Works::default();
         let (sink, events) = Sink::channel(4);
         let stats = Arc::new(edge::Stats::default());
         let options = edge::Options {
             guard: GuardConfig::default(),
             holds: Arc::default(),
             stats: Arc::clone(&stats),
+            send_work: send_work(&"eu".into(), works.clone(), Leading::told(told)),
         };
         let receive = edge::receive("eu".into(), streams, sink, options, token.clone());
         tokio::spawn(receive);
@@ -88,6 +105,8 @@ impl Replica {
             stats,
             token,
             serving,
+            works,
+            leading,
             objects: BTreeSet::new(),
             changes: 0,
             _publisher: publisher,
@@ -126,6 +145,8 @@ impl Replica {
 struct Edge {
     events: mpsc::Sender<Event>,
     stats: Arc<UplinkStats>,
+    /// What is to be written.
+    work: watch::Receiver<Work>,
     _uplink: JoinHandle<()>,
     /// Events on their way to the writer.
     _passed: JoinHandle<()>,
@@ -134,7 +155,9 @@ struct Edge {
 impl Edge {
     fn start(replicas: &[&Replica]) -> Self {
         let stats = Arc::new(UplinkStats::default());
-        let objects = Objects::new(Arc::clone(&stats));
+        let desk = Desk::new(Arc::clone(&stats));
+        let work = desk.work();
+        let objects = Objects::new(Arc::clone(&stats), Arc::clone(&desk));
         let (events, receiver) = mpsc::channel(4);
         let (reader, mut passed) = mpsc::channel(4);
         tokio::spawn(Arc::clone(&objects).tee(receiver, reader));
@@ -144,6 +167,7 @@ impl Edge {
             instance: 7,
             security: Security::Plaintext,
             objects,
+            desk: Some(desk),
             silence: Arc::new(|| Some(Duration::from_millis(1))),
             stats: Arc::clone(&stats),
         };
@@ -154,6 +178,7 @@ impl Edge {
         Self {
             events,
             stats,
+            work,
             _uplink: tokio::spawn(uplink.run(upstreams.collect())),
             _passed: tokio::spawn(async move { while passed.recv().await.is_some() {} }),
         }
@@ -161,6 +186,18 @@ impl Edge {
 
     async fn send(&self, event: Event) {
         self.events.send(event).await.unwrap();
+    }
+
+    /// Waits until these ServiceImports are to be deleted, and nothing else is to be written.
+    async fn until_asked(&mut self, names: &[&str]) {
+        let is_so = |work: &Work| {
+            let asked = work.writes.iter().map(|write| &*write.target.name.name);
+            asked.eq(names.iter().copied())
+        };
+        let waited = timeout(PATIENCE, self.work.wait_for(is_so)).await;
+        waited
+            .unwrap_or_else(|_| panic!("{names:?} are not asked for"))
+            .unwrap();
     }
 }
 
@@ -181,8 +218,8 @@ async fn every_replica_gets_all_objects_and_their_changes() {
     for replica in &mut replicas {
         let before = replica.changes;
         replica.until(3_001).await;
-        // The seven kinds of the listing are swept once.
-        assert!(replica.changes <= before + 8, "{} changes", replica.changes);
+        // The eight kinds of the listing are swept once.
+        assert!(replica.changes <= before + 9, "{} changes", replica.changes);
         assert_eq!(replica.stats.edge().as_deref(), Some("one"));
         assert!(replica.stats.contact.silence().is_some());
     }
@@ -263,4 +300,135 @@ async fn a_stream_without_a_good_hello_is_refused() {
         assert!(refused.message().contains(named), "{refused}");
     }
     assert_eq!(replica.stats.edge(), None);
+}
+
+/// ServiceImports of the cluster, with UIDs that are their names.
+fn imports(names: &[(&str, bool)]) -> Event {
+    let put = |(name, is_ours): &(&str, bool)| ObjectChange::Put {
+        object: Object::ServiceImport(ServiceImport {
+            key: ObjectKey {
+                cluster: "eu".into(),
+                namespace: "shop".into(),
+                name: (*name).into(),
+            },
+            uid: (*name).into(),
+            generation: 1,
+            own: is_ours.then(Box::default),
+        }),
+        problems: Vec::new(),
+    };
+    Event::Changes(names.iter().map(put).collect())
+}
+
+/// Deletions of ServiceImports with UIDs that are their names.
+fn deletions(names: &[&str]) -> Work {
+    let delete = |name: &&str| Write {
+        target: Target {
+            kind: WriteKind::ServiceImport,
+            name: ImportName {
+                namespace: "shop".into(),
+                name: (*name).into(),
+            },
+        },
+        action: Action::Delete {
+            uid: (*name).into(),
+        },
+    };
+    Work {
+        writes: Arc::new(names.iter().map(delete).collect()),
+        ..Work::default()
+    }
+}
+
+#[tokio::test]
+async fn an_edge_does_the_work_of_the_replica_that_leads() {
+    let mut replicas = [
+        Replica::start("127.0.0.1:0").await,
+        Replica::start_with("127.0.0.1:0", false).await,
+    ];
+    let mut edge = Edge::start(&[&replicas[0], &replicas[1]]);
+    edge.send(imports(&[
+        ("a", true),
+        ("b", true),
+        ("c", true),
+        ("foreign", false),
+    ]))
+    .await;
+    edge.send(Event::Synced).await;
+    for replica in &mut replicas {
+        replica.until(4).await;
+    }
+    let [first, second] = &replicas;
+    first.works.set("eu", deletions(&["a", "b"]));
+    edge.until_asked(&["a", "b"]).await;
+    second.works.set("eu", deletions(&["c"]));
+    first.works.set("eu", deletions(&["b", "foreign"]));
+    edge.until_asked(&["b"]).await;
+    assert_eq!(edge.stats.refusals(), 1);
+    // The lead passes over, and back with the end of a stream.
+    second.leading.send_replace(true);
+    edge.until_asked(&["c"]).await;
+    first.leading.send_replace(false);
+    first.leading.send_replace(true);
+    let [first, second] = replicas;
+    second.stop().await;
+    edge.until_asked(&["b"]).await;
+    // Without the centre nothing is written.
+    first.stop().await;
+    edge.until_asked(&[]).await;
+}
+
+#[tokio::test]
+async fn work_is_what_the_cluster_has_not_lost_meanwhile() {
+    let mut replica = Replica::start("127.0.0.1:0").await;
+    let mut edge = Edge::start(&[&replica]);
+    edge.send(imports(&[("a", true), ("b", true)])).await;
+    edge.send(Event::Synced).await;
+    replica.until(2).await;
+    replica.works.set("eu", deletions(&["a", "b"]));
+    edge.until_asked(&["a", "b"]).await;
+    let gone = ObjectRef {
+        kind: Kind::ServiceImport,
+        key: ObjectKey {
+            cluster: "eu".into(),
+            namespace: "shop".into(),
+            name: "a".into(),
+        },
+    };
+    edge.send(Event::Changes(vec![ObjectChange::Delete(gone)]))
+        .await;
+    edge.until_asked(&["b"]).await;
+    assert_eq!(edge.stats.refusals(), 0);
+}
+
+#[tokio::test]
+async fn an_edge_that_writes_nothing_is_sent_no_work() {
+    let mut replica = Replica::start("127.0.0.1:0").await;
+    replica.works.join(&"eu".into());
+    let address = format!("http://{}", replica.address);
+    let mut client = FederationClient::connect(address).await.unwrap();
+    let hello = Message::Hello(v1::EdgeHello {
+        version: 1,
+        cluster: "eu".to_owned(),
+        name: "old".to_owned(),
+        ..v1::EdgeHello::default()
+    });
+    let commit = Message::Commit(v1::EdgeCommit {
+        number: 1,
+        listing: true,
+        hash: vec![0; 16],
+        ..v1::EdgeCommit::default()
+    });
+    let messages = [hello, commit].map(|message| v1::EdgeMessage {
+        message: Some(message),
+    });
+    let messages = tokio_stream::iter(messages).chain(tokio_stream::pending());
+    let mut answers = client.sync(messages).await.unwrap().into_inner();
+    for _ in 0..2 {
+        let answer = answers.message().await.unwrap().unwrap().message;
+        let is_answer = matches!(answer, Some(Answer::Welcome(_) | Answer::Accepted(_)));
+        assert!(is_answer, "{answer:?}");
+    }
+    assert_eq!(replica.works.clusters(), Vec::<Arc<str>>::new());
+    replica.until(0).await;
 }
