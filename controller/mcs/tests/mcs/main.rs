@@ -22,9 +22,20 @@ use world::{NAMES, PATIENT, World};
 
 #[test]
 fn clusters_share_services_as_the_mcs_api_says() {
-    let Some(world) = World::start("clusters_share_services_as_the_mcs_api_says") else {
-        return;
-    };
+    if let Some(world) = World::start("clusters_share_services_as_the_mcs_api_says") {
+        all_requirements_hold(&world, "mcs_requirements_held");
+    }
+}
+
+#[test]
+fn a_cluster_behind_an_edge_shares_services_as_the_mcs_api_says() {
+    let name = "a_cluster_behind_an_edge_shares_services_as_the_mcs_api_says";
+    if let Some(world) = World::start_with(name, &["beta"]) {
+        all_requirements_hold(&world, "mcs_requirements_held_behind_an_edge");
+    }
+}
+
+fn all_requirements_hold(world: &World, measured: &str) {
     let only = std::env::var("PORTOLAN_MCS_SPEC").ok();
     let mut failed = Vec::new();
     let mut passed = 0_u16;
@@ -34,7 +45,7 @@ fn clusters_share_services_as_the_mcs_api_says() {
         }
         let namespace = format!("spec-{id}");
         world.namespace(&namespace);
-        match catch_unwind(AssertUnwindSafe(|| check(&world, &namespace))) {
+        match catch_unwind(AssertUnwindSafe(|| check(world, &namespace))) {
             Ok(()) => passed += 1,
             Err(_) => failed.push(id),
         }
@@ -47,17 +58,12 @@ fn clusters_share_services_as_the_mcs_api_says() {
     );
     if only.is_none() {
         let goal = Some(Goal::AtLeast(16.0));
-        figure(
-            "mcs_requirements_held",
-            f64::from(passed),
-            "requirements",
-            goal,
-        );
+        figure(measured, f64::from(passed), "requirements", goal);
     }
     assert_eq!(failed, [""; 0], "requirements that do not hold");
     // The permissions of the documentation are enough, and nothing is written that an API server refuses.
     for result in ["forbidden", "invalid"] {
-        assert_eq!(world.controller.writes("", "", result), 0, "{result}");
+        assert_eq!(world.writes("", "", result), 0, "{result}");
     }
 }
 
@@ -76,9 +82,20 @@ fn the_conformance_suite_passes() {
 
 #[test]
 fn what_is_written_survives_restarts_and_strangers() {
-    let Some(mut world) = World::start("what_is_written_survives_restarts_and_strangers") else {
-        return;
-    };
+    if let Some(world) = World::start("what_is_written_survives_restarts_and_strangers") {
+        what_is_written_survives(world);
+    }
+}
+
+#[test]
+fn what_an_edge_writes_survives_restarts_and_strangers() {
+    let name = "what_an_edge_writes_survives_restarts_and_strangers";
+    if let Some(world) = World::start_with(name, &["beta"]) {
+        what_is_written_survives(world);
+    }
+}
+
+fn what_is_written_survives(mut world: World) {
     strangers_keep_their_import(&world);
     bad_labels_harm_nobody(&world);
     kubeconfigs_change_without_a_gap(&world);
@@ -178,7 +195,7 @@ fn nothing_is_written_twice(world: &World) {
             .await_condition(namespace, "Conflict", ["False", "NoConflicts"]);
     };
     quiet("after-swap");
-    let count = || NAMES.map(|cluster| world.controller.writes(cluster, "ServiceImport", ""));
+    let count = || NAMES.map(|cluster| world.writes(cluster, "ServiceImport", ""));
     let before = count();
     world.namespace("quiet");
     exported(world.alpha(), "quiet", &json!({}));
