@@ -5,10 +5,8 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey, ObjectRef, ServiceImport};
-use portolan_federate::imports::ImportName;
+use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey};
 use portolan_listener::Limits;
-use portolan_mcs::{Action, Target, Write, WriteKind};
 use portolan_proto::v1;
 use portolan_serve::{
     NodeStreams, Registry as Sessions, ServeConfig, ServedClusters, TablesServer,
@@ -21,14 +19,14 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
-use v1::centre_message::Message as Answer;
 use v1::edge_message::Message;
 use v1::federation_client::FederationClient;
 
 use super::*;
 use crate::mcs::{Work, Works};
+
+mod work;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -300,135 +298,4 @@ async fn a_stream_without_a_good_hello_is_refused() {
         assert!(refused.message().contains(named), "{refused}");
     }
     assert_eq!(replica.stats.edge(), None);
-}
-
-/// ServiceImports of the cluster, with UIDs that are their names.
-fn imports(names: &[(&str, bool)]) -> Event {
-    let put = |(name, is_ours): &(&str, bool)| ObjectChange::Put {
-        object: Object::ServiceImport(ServiceImport {
-            key: ObjectKey {
-                cluster: "eu".into(),
-                namespace: "shop".into(),
-                name: (*name).into(),
-            },
-            uid: (*name).into(),
-            generation: 1,
-            own: is_ours.then(Box::default),
-        }),
-        problems: Vec::new(),
-    };
-    Event::Changes(names.iter().map(put).collect())
-}
-
-/// Deletions of ServiceImports with UIDs that are their names.
-fn deletions(names: &[&str]) -> Work {
-    let delete = |name: &&str| Write {
-        target: Target {
-            kind: WriteKind::ServiceImport,
-            name: ImportName {
-                namespace: "shop".into(),
-                name: (*name).into(),
-            },
-        },
-        action: Action::Delete {
-            uid: (*name).into(),
-        },
-    };
-    Work {
-        writes: Arc::new(names.iter().map(delete).collect()),
-        ..Work::default()
-    }
-}
-
-#[tokio::test]
-async fn an_edge_does_the_work_of_the_replica_that_leads() {
-    let mut replicas = [
-        Replica::start("127.0.0.1:0").await,
-        Replica::start_with("127.0.0.1:0", false).await,
-    ];
-    let mut edge = Edge::start(&[&replicas[0], &replicas[1]]);
-    edge.send(imports(&[
-        ("a", true),
-        ("b", true),
-        ("c", true),
-        ("foreign", false),
-    ]))
-    .await;
-    edge.send(Event::Synced).await;
-    for replica in &mut replicas {
-        replica.until(4).await;
-    }
-    let [first, second] = &replicas;
-    first.works.set("eu", deletions(&["a", "b"]));
-    edge.until_asked(&["a", "b"]).await;
-    second.works.set("eu", deletions(&["c"]));
-    first.works.set("eu", deletions(&["b", "foreign"]));
-    edge.until_asked(&["b"]).await;
-    assert_eq!(edge.stats.refusals(), 1);
-    // The lead passes over, and back with the end of a stream.
-    second.leading.send_replace(true);
-    edge.until_asked(&["c"]).await;
-    first.leading.send_replace(false);
-    first.leading.send_replace(true);
-    let [first, second] = replicas;
-    second.stop().await;
-    edge.until_asked(&["b"]).await;
-    // Without the centre nothing is written.
-    first.stop().await;
-    edge.until_asked(&[]).await;
-}
-
-#[tokio::test]
-async fn work_is_what_the_cluster_has_not_lost_meanwhile() {
-    let mut replica = Replica::start("127.0.0.1:0").await;
-    let mut edge = Edge::start(&[&replica]);
-    edge.send(imports(&[("a", true), ("b", true)])).await;
-    edge.send(Event::Synced).await;
-    replica.until(2).await;
-    replica.works.set("eu", deletions(&["a", "b"]));
-    edge.until_asked(&["a", "b"]).await;
-    let gone = ObjectRef {
-        kind: Kind::ServiceImport,
-        key: ObjectKey {
-            cluster: "eu".into(),
-            namespace: "shop".into(),
-            name: "a".into(),
-        },
-    };
-    edge.send(Event::Changes(vec![ObjectChange::Delete(gone)]))
-        .await;
-    edge.until_asked(&["b"]).await;
-    assert_eq!(edge.stats.refusals(), 0);
-}
-
-#[tokio::test]
-async fn an_edge_that_writes_nothing_is_sent_no_work() {
-    let mut replica = Replica::start("127.0.0.1:0").await;
-    replica.works.join(&"eu".into());
-    let address = format!("http://{}", replica.address);
-    let mut client = FederationClient::connect(address).await.unwrap();
-    let hello = Message::Hello(v1::EdgeHello {
-        version: 1,
-        cluster: "eu".to_owned(),
-        name: "old".to_owned(),
-        ..v1::EdgeHello::default()
-    });
-    let commit = Message::Commit(v1::EdgeCommit {
-        number: 1,
-        listing: true,
-        hash: vec![0; 16],
-        ..v1::EdgeCommit::default()
-    });
-    let messages = [hello, commit].map(|message| v1::EdgeMessage {
-        message: Some(message),
-    });
-    let messages = tokio_stream::iter(messages).chain(tokio_stream::pending());
-    let mut answers = client.sync(messages).await.unwrap().into_inner();
-    for _ in 0..2 {
-        let answer = answers.message().await.unwrap().unwrap().message;
-        let is_answer = matches!(answer, Some(Answer::Welcome(_) | Answer::Accepted(_)));
-        assert!(is_answer, "{answer:?}");
-    }
-    assert_eq!(replica.works.clusters(), Vec::<Arc<str>>::new());
-    replica.until(0).await;
 }
