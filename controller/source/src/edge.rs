@@ -203,7 +203,12 @@ impl Receiver {
 
     /// Begins a stream, or refuses it.
     fn begin(&mut self, stream: EdgeStream) {
-        let EdgeStream { edge, version, .. } = &stream;
+        let EdgeStream {
+            edge,
+            version,
+            writes,
+            ..
+        } = &stream;
         if let Some(current) = self.rival(&stream) {
             let why = format!("edge {:?} sends the objects of this cluster", current.edge);
             self.stats.count_end("other_edge");
@@ -221,7 +226,7 @@ impl Receiver {
             "replaced",
             Status::aborted("a newer stream of the cluster has begun"),
         );
-        info!(cluster = %self.cluster, %edge, version, "edge connected");
+        info!(cluster = %self.cluster, %edge, version, writes, "edge connected");
         let welcome = v1::CentreWelcome {
             version: VERSION,
             bucket_hashes: self.partition.begin(),

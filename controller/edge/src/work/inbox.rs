@@ -166,7 +166,7 @@ impl WorkInbox {
         slices.collect()
     }
 
-    /// All writes: what is said of exports first, then deletions.
+    /// All writes, in order.
     fn all_writes(&self) -> Vec<Write> {
         let tasks = self.items.values().filter_map(|item| item.task.as_ref());
         let writes = tasks.filter_map(|task| match task {
@@ -174,12 +174,17 @@ impl WorkInbox {
             Task::Slice(..) => None,
         });
         let mut writes: Vec<_> = writes.collect();
-        writes.sort_by_key(|write| match (write.target.kind, &write.action) {
-            (WriteKind::ServiceExport, _) => 0,
-            (_, Action::Delete { .. }) => 1,
-            _ => 2,
-        });
+        writes.sort_by_key(turn);
         writes
+    }
+}
+
+/// What is said of exports comes first, then deletions.
+pub(super) fn turn(write: &Write) -> u8 {
+    match (write.target.kind, &write.action) {
+        (WriteKind::ServiceExport, _) => 0,
+        (_, Action::Delete { .. }) => 1,
+        _ => 2,
     }
 }
 

@@ -3,6 +3,9 @@
 //! Tests of both ends together, and of what the edge leaves out.
 
 use portolan_mcs::{Action, Target};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
 use prost::Message as _;
 use serde_json::{Value, json};
 
@@ -271,4 +274,61 @@ fn what_a_centre_may_stage_is_bounded() {
         .find_map(|_| inbox.stage(part(vec![item.clone()])).err());
     let error = ended.expect("a bound").to_string();
     assert!(error.contains("before a commit"), "{error}");
+}
+
+/// Work of a few names: of each what is to be written, if anything is.
+fn any_work() -> impl Strategy<Value = EdgeWork> {
+    let write = prop_oneof![
+        Just(None),
+        (0..3_u8).prop_map(|note| Some(create("", &note.to_string()))),
+        Just(Some(delete(""))),
+        Just(Some(status(""))),
+    ];
+    let slices = vec(option::of(0..3_u8), 4);
+    (any::<bool>(), vec(write, 6), option::of(slices)).prop_map(|(leading, writes, slices)| {
+        let named = writes.into_iter().enumerate();
+        let writes = named.filter_map(|(number, write)| {
+            let of = format!("w{number}");
+            Some(match write?.action {
+                Action::Delete { .. } => delete(&of),
+                Action::ApplyStatus(_) => status(&of),
+                Action::Create(object) | Action::Apply(object) => {
+                    let note = object["metadata"]["annotations"]["note"].as_str()?;
+                    create(&of, note)
+                }
+            })
+        });
+        let mut writes: Vec<_> = writes.collect();
+        writes.sort_by_key(inbox::turn);
+        let slices = slices.map(|slices| {
+            let named = slices.into_iter().enumerate();
+            let some = named.filter_map(|(number, zone)| {
+                Some(slice(&format!("s{number}"), &zone?.to_string()))
+            });
+            Arc::new(some.collect())
+        });
+        EdgeWork {
+            leading,
+            writes: Arc::new(writes),
+            slices,
+        }
+    })
+}
+
+proptest! {
+    /// However the work changes, the edge has that of the centre after each change, and a new stream brings the same.
+    #[test]
+    fn the_edge_has_the_work_of_the_centre(all in vec(any_work(), 1..12)) {
+        let (mut outbox, mut inbox) = (WorkOutbox::default(), WorkInbox::default());
+        let mut has = None;
+        for work in all {
+            if let Some((arrived, _)) = send(&mut outbox, &mut inbox, &work) {
+                has = Some(arrived);
+            }
+            prop_assert_eq!(has.as_ref(), Some(&work));
+            let (mut outbox, mut inbox) = (WorkOutbox::default(), WorkInbox::default());
+            let anew = send(&mut outbox, &mut inbox, &work).map(|(arrived, _)| arrived);
+            prop_assert_eq!(anew, Some(work));
+        }
+    }
 }
