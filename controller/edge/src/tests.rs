@@ -133,6 +133,33 @@ fn the_status_of_an_export_is_sent_when_it_changes() {
     assert_eq!(received.put, [Object::ServiceExport(changed)]);
 }
 
+/// As of an edge that sends a kind which came later: ServiceImports, to a centre of before them.
+#[test]
+fn an_object_of_a_later_kind_is_left_out_and_counts_for_the_hash() {
+    let (mut edge, mut centre) = connected([slice("web-1", 1)]);
+    edge.apply(&put(slice("web-2", 1)));
+    let later = v1::ClusterObject {
+        id: Some(v1::ObjectId {
+            kind: 99,
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        }),
+        object: None,
+    };
+    let bytes: prost::bytes::Bytes = later.encode_to_vec().into();
+    let mut transition = edge.take().unwrap();
+    transition.put.push(bytes.clone());
+    let hash = crate::ledger::Entry::new(bytes, 0).hash;
+    let mut total = edge.outbox.total();
+    total.insert(hash);
+    transition.commit.hash = total.to_bytes().into();
+    centre.stage(part(&transition)).unwrap();
+    let received = centre.commit(&transition.commit).unwrap();
+    assert_eq!(received.put, [slice("web-2", 1)]);
+    assert_eq!((received.refused.len(), received.delete.len()), (0, 0));
+    assert_eq!(names(&centre), ["eu/shop/web-1", "eu/shop/web-2"]);
+}
+
 #[test]
 fn an_object_that_breaks_a_rule_is_refused_and_others_are_taken_in() {
     let (mut outbox, mut centre) = connected([slice("web-1", 1)]);

@@ -94,25 +94,26 @@ fn the_suite_passes(world: &World) {
 
 #[test]
 fn what_is_written_survives_restarts_and_strangers() {
-    if let Some(world) = World::start("what_is_written_survives_restarts_and_strangers") {
-        what_is_written_survives(world);
+    if let Some(mut world) = World::start("what_is_written_survives_restarts_and_strangers") {
+        what_is_written_survives(&mut world);
     }
 }
 
 #[test]
 fn what_an_edge_writes_survives_restarts_and_strangers() {
     let name = "what_an_edge_writes_survives_restarts_and_strangers";
-    if let Some(world) = World::start_with(name, &["beta"]) {
-        what_is_written_survives(world);
+    if let Some(mut world) = World::start_with(name, &["beta"]) {
+        what_is_written_survives(&mut world);
+        one_edge_writes_at_a_time(&mut world);
     }
 }
 
-fn what_is_written_survives(mut world: World) {
-    strangers_keep_their_import(&world);
-    bad_labels_harm_nobody(&world);
-    kubeconfigs_change_without_a_gap(&world);
-    nothing_is_written_twice(&world);
-    restarts_keep_addresses_and_lost_clusters(&mut world);
+fn what_is_written_survives(world: &mut World) {
+    strangers_keep_their_import(world);
+    bad_labels_harm_nobody(world);
+    kubeconfigs_change_without_a_gap(world);
+    nothing_is_written_twice(world);
+    restarts_keep_addresses_and_lost_clusters(world);
 }
 
 /// A ServiceImport that another program wrote is neither changed nor deleted.
@@ -268,4 +269,22 @@ fn restarts_keep_addresses_and_lost_clusters(world: &mut World) {
         address(&world.alpha().import(namespace).unwrap()),
         address(&before)
     );
+}
+
+/// Of two edges of a cluster the one with the stream writes; the other one takes its place.
+fn one_edge_writes_at_a_time(world: &mut World) {
+    let imported = |world: &World, namespace: &str| {
+        world.namespace(namespace);
+        exported(world.alpha(), namespace, &json!({}));
+        world.beta().await_import(namespace, "an import", |import| {
+            import["status"]["conditions"][0]["status"] == "True"
+        });
+    };
+    world.second_edge("beta");
+    imported(world, "of-the-first");
+    let writes = world.writes_of_edges();
+    assert!(writes[0] > 0 && writes[1] == 0, "{writes:?}");
+    world.kill_first_edge();
+    imported(world, "of-the-second");
+    assert_eq!(world.writes_of_edges(), [3], "an import takes three writes");
 }

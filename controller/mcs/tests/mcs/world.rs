@@ -62,7 +62,7 @@ impl World {
         let [port] = ports::reserve().unwrap();
         let controller = Controller::centre(dir.path(), port);
         let behind = members.iter().filter(|member| edges.contains(&member.name));
-        let edges = behind.map(|member| Controller::edge(dir.path(), member, port));
+        let edges = behind.map(|member| Controller::edge(dir.path(), member, "1", port));
         Some(Self {
             controller,
             edges: edges.collect(),
@@ -70,6 +70,25 @@ impl World {
             dir,
             port,
         })
+    }
+
+    /// Starts another edge of a cluster.
+    pub(crate) fn second_edge(&mut self, cluster: &str) {
+        let mut members = self.members.iter();
+        let member = members.find(|member| member.name == cluster).unwrap();
+        let edge = Controller::edge(self.dir.path(), member, "2", self.port);
+        self.edges.push(edge);
+    }
+
+    /// Kills the edge that was started first.
+    pub(crate) fn kill_first_edge(&mut self) {
+        self.edges.remove(0).stop();
+    }
+
+    /// The number of writes of each edge.
+    pub(crate) fn writes_of_edges(&self) -> Vec<u64> {
+        let edges = self.edges.iter();
+        edges.map(|edge| edge.writes("", "", "")).collect()
     }
 
     /// The number of writes of a kind into a cluster with a result; all clusters, kinds or results if empty.
@@ -271,7 +290,7 @@ impl Controller {
     }
 
     /// The edge of a cluster, with the permissions of the documentation.
-    fn edge(dir: &Path, member: &Member, port: u16) -> Self {
+    fn edge(dir: &Path, member: &Member, replica: &str, port: u16) -> Self {
         let kubeconfig = format!("--kubeconfig={}", member.kubeconfig.display());
         let names = ["cluster", "cluster-id", "edge-name"];
         let names = names.map(|flag| format!("--{flag}={}", member.name));
@@ -284,7 +303,7 @@ impl Controller {
             &upstream,
         ];
         args.extend(names.iter().map(String::as_str));
-        Self::start(dir, &format!("edge-{}", member.name), &args)
+        Self::start(dir, &format!("edge-{}-{replica}", member.name), &args)
     }
 
     fn start(dir: &Path, name: &str, args: &[&str]) -> Self {
