@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .type_attribute(".portolan.v1.RecordKey", "#[derive(PartialOrd, Ord)]")
         // Objects are kept as they are sent: hashes cover their bytes.
         .bytes(".portolan.v1.EdgeObjects.put")
+        .bytes(".portolan.v1.CentreWork.put")
         .type_attribute(".portolan.v1.ObjectId", "#[derive(PartialOrd, Ord)]")
         .compile_fds(files)?;
     Ok(())

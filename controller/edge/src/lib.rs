@@ -3,7 +3,8 @@
 //! The objects of a cluster between its edge controller and the centre.
 //!
 //! The edge keeps an [`Outbox`] of what its cluster has, the centre a [`Partition`] of what it has received. Both
-//! compare by the hashes of buckets of objects, so that a stream that begins again brings only what differs.
+//! compare by the hashes of buckets of objects, so that a stream that begins again brings only what differs. The other
+//! way goes what the edge is to write into its cluster: [`work`].
 //!
 //! Pure: no sockets, no clock, no tasks.
 
@@ -15,6 +16,7 @@ mod partition;
 #[cfg(test)]
 mod tests;
 pub mod wire;
+pub mod work;
 
 pub use ledger::{BUCKETS, BadHashes};
 pub use outbox::{MAX_OBJECT_BYTES, Outbox, StreamId, TooLarge, Transition};

@@ -169,6 +169,12 @@ impl Outbox {
         self.streams.remove(&stream);
     }
 
+    /// The hash of all objects.
+    #[cfg(test)]
+    pub(crate) fn total(&self) -> portolan_model::SetHash {
+        self.ledger.total()
+    }
+
     /// Number of objects.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    ClusterProperty, Endpoint, EndpointSlice, ExportPort, ExportStatus, HostFacts, Kind, Node,
-    Object, ObjectChange, ObjectKey, ObjectRef, Pod, Service, ServiceExport, ServiceFacts,
-    ServicePort, ServiceType, SlicePort, TrafficPolicy,
+    ClusterProperty, Condition, Endpoint, EndpointSlice, ExportPort, ExportStatus, HostFacts,
+    ImportSpec, Kind, Node, Object, ObjectChange, ObjectKey, ObjectRef, OwnImport, Pod, Service,
+    ServiceExport, ServiceFacts, ServiceImport, ServicePort, ServiceType, SlicePort, TrafficPolicy,
 };
 use portolan_model::{Family, Protocol, Scheduling};
 use portolan_proto::v1;
@@ -124,17 +124,40 @@ fn names(centre: &Partition) -> Vec<String> {
 }
 
 #[test]
-fn the_status_of_an_export_is_not_sent_and_changes_nothing() {
-    let (mut outbox, _) = connected([Object::ServiceExport(export())]);
-    let status = ExportStatus {
-        generation: 3,
-        ..ExportStatus::default()
+fn the_status_of_an_export_is_sent_when_it_changes() {
+    let (mut outbox, mut centre) = connected([Object::ServiceExport(export())]);
+    let mut changed = export();
+    changed.status.generation += 1;
+    outbox.apply(&put(Object::ServiceExport(changed.clone())));
+    let received = send(&mut outbox, &mut centre).unwrap().unwrap();
+    assert_eq!(received.put, [Object::ServiceExport(changed)]);
+}
+
+/// As of an edge that sends a kind which came later: ServiceImports, to a centre of before them.
+#[test]
+fn an_object_of_a_later_kind_is_left_out_and_counts_for_the_hash() {
+    let (mut edge, mut centre) = connected([slice("web-1", 1)]);
+    edge.apply(&put(slice("web-2", 1)));
+    let later = v1::ClusterObject {
+        id: Some(v1::ObjectId {
+            kind: 99,
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        }),
+        object: None,
     };
-    outbox.apply(&put(Object::ServiceExport(ServiceExport {
-        status,
-        ..export()
-    })));
-    assert_eq!(outbox.take(), None);
+    let bytes: prost::bytes::Bytes = later.encode_to_vec().into();
+    let mut transition = edge.take().unwrap();
+    transition.put.push(bytes.clone());
+    let hash = crate::ledger::Entry::new(bytes, 0).hash;
+    let mut total = edge.outbox.total();
+    total.insert(hash);
+    transition.commit.hash = total.to_bytes().into();
+    centre.stage(part(&transition)).unwrap();
+    let received = centre.commit(&transition.commit).unwrap();
+    assert_eq!(received.put, [slice("web-2", 1)]);
+    assert_eq!((received.refused.len(), received.delete.len()), (0, 0));
+    assert_eq!(names(&centre), ["eu/shop/web-1", "eu/shop/web-2"]);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// A DNS subdomain in lower case.
-fn is_domain(text: &str) -> bool {
+pub(crate) fn is_domain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admit;
 mod condition;
 mod difference;
 mod labels;
@@ -15,6 +16,7 @@ mod manifest;
 mod slice;
 mod wanted;
 
+pub use admit::{Refused, admit, admit_slice};
 pub use condition::WantedCondition;
 pub use difference::{Awaited, Observed, writes};
 pub use manifest::{Action, Target, Write, WriteKind, at};

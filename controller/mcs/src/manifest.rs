@@ -14,7 +14,7 @@ use crate::wanted::WantedImport;
 
 const API_VERSION: &str = "multicluster.x-k8s.io/v1beta1";
 /// Marks a ServiceImport as ours, and says whose export won.
-const WINNER: &str = "portolan.dev/winner";
+pub(crate) const WINNER: &str = "portolan.dev/winner";
 /// In place of the time of the write.
 const NOW: Value = Value::Null;
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::labels::is_label;
 
 /// The most endpoints of one slice, as of Kubernetes' own controller.
-const PER_SLICE: usize = 100;
+pub(crate) const PER_SLICE: usize = 100;
 /// Whose slices these are.
 pub(crate) const MANAGED_BY: &str = "portolan.dev";
 

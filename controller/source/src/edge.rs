@@ -24,6 +24,7 @@ use portolan_proto::{VERSION, v1};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tracing::{info, warn};
 use v1::centre_message::Message as Answer;
@@ -64,6 +65,16 @@ pub const LIMITS: Limits = Limits {
 /// Messages of an edge.
 pub type Messages = Pin<Box<dyn Stream<Item = Result<v1::EdgeMessage, Status>> + Send>>;
 
+/// A message of the centre, or the error that ends a stream.
+pub type Answered = Result<v1::CentreMessage, Status>;
+
+/// Begins to send work over a stream that counts now. What it returns is dropped as soon as the stream does not count any
+/// more; `None` if it sends nothing.
+pub type SendWork = Box<dyn FnMut(&EdgeStream) -> Option<SendingWork> + Send>;
+
+/// Sends work until it is dropped, or the stream has ended.
+pub type SendingWork = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// The stream of an edge that was admitted.
 pub struct EdgeStream {
     /// Name of the edge.
@@ -75,7 +86,11 @@ pub struct EdgeStream {
     /// What it says after its Hello.
     pub messages: Messages,
     /// What is answered. An error ends the stream.
-    pub answers: mpsc::Sender<Result<v1::CentreMessage, Status>>,
+    pub answers: mpsc::Sender<Answered>,
+    /// Whether the edge writes objects into its cluster.
+    pub writes: bool,
+    /// What it is to write. Beside the answers, so that a slow reader of work does not hold them back.
+    pub work: mpsc::Sender<Answered>,
 }
 
 impl std::fmt::Debug for EdgeStream {
@@ -86,7 +101,6 @@ impl std::fmt::Debug for EdgeStream {
 }
 
 /// Options of [`receive`].
-#[derive(Debug)]
 pub struct Options {
     /// Limits of the deletion guard.
     pub guard: GuardConfig,
@@ -94,6 +108,15 @@ pub struct Options {
     pub holds: Arc<HeldDeletions>,
     /// What others see.
     pub stats: Arc<Stats>,
+    /// What goes the other way.
+    pub send_work: SendWork,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("Options");
+        debug.field("guard", &self.guard).finish_non_exhaustive()
+    }
 }
 
 /// Takes in the objects of a cluster, until `token` is cancelled or the sink's reader is gone.
@@ -112,6 +135,7 @@ pub async fn receive(
         cluster,
         sink,
         stats: options.stats,
+        send_work: options.send_work,
         current: None,
         is_synced: false,
         next: Instant::now(),
@@ -127,6 +151,7 @@ struct Receiver {
     guards: Guards,
     sink: Sink,
     stats: Arc<Stats>,
+    send_work: SendWork,
     current: Option<Current>,
     is_synced: bool,
     /// When the next message is taken.
@@ -140,6 +165,8 @@ struct Current {
     stream: EdgeStream,
     /// When its edge said something.
     heard: Instant,
+    /// Work on its way to the edge.
+    work: Option<AbortOnDropHandle<()>>,
 }
 
 impl Current {
@@ -176,7 +203,12 @@ impl Receiver {
 
     /// Begins a stream, or refuses it.
     fn begin(&mut self, stream: EdgeStream) {
-        let EdgeStream { edge, version, .. } = &stream;
+        let EdgeStream {
+            edge,
+            version,
+            writes,
+            ..
+        } = &stream;
         if let Some(current) = self.rival(&stream) {
             let why = format!("edge {:?} sends the objects of this cluster", current.edge);
             self.stats.count_end("other_edge");
@@ -194,17 +226,23 @@ impl Receiver {
             "replaced",
             Status::aborted("a newer stream of the cluster has begun"),
         );
-        info!(cluster = %self.cluster, %edge, version, "edge connected");
+        info!(cluster = %self.cluster, %edge, version, writes, "edge connected");
         let welcome = v1::CentreWelcome {
             version: VERSION,
             bucket_hashes: self.partition.begin(),
         };
         self.stats.set_edge(Some(edge));
+        let work = (self.send_work)(&stream);
         self.current = Some(Current {
             stream,
             heard: Instant::now(),
+            work: None,
         });
+        // Before any work.
         self.answer(Answer::Welcome(welcome));
+        if let Some(current) = &mut self.current {
+            current.work = work.map(|work| AbortOnDropHandle::new(tokio::spawn(work)));
+        }
     }
 
     /// Whether one more stream may begin now. Notes that it does.

@@ -41,6 +41,11 @@ pub(crate) struct EdgeArgs {
     #[arg(long, env = "PORTOLAN_EDGE_NAME", value_name = "NAME")]
     edge_name: Option<String>,
 
+    /// Write no ServiceImports, EndpointSlices and conditions of ServiceExports into the cluster for
+    /// --federation-upstream. With `--source file` nothing is written in any case.
+    #[arg(long, env = "PORTOLAN_FEDERATION_READ_ONLY")]
+    federation_read_only: bool,
+
     #[command(flatten)]
     tls: CentreTlsArgs,
 }
@@ -49,6 +54,11 @@ impl EdgeArgs {
     /// Whether this controller is an edge.
     pub(crate) fn is_on(&self) -> bool {
         !self.federation_upstream.is_empty()
+    }
+
+    /// Whether this controller writes what the centre asks for into its cluster.
+    pub(crate) fn writes(&self) -> bool {
+        self.is_on() && !self.federation_read_only
     }
 
     /// Checks the flags, without reading files.

@@ -18,6 +18,7 @@ pub(crate) struct UplinkStats {
     transitions: AtomicU64,
     objects: AtomicUsize,
     too_large: AtomicU64,
+    refused: AtomicU64,
 }
 
 impl UplinkStats {
@@ -40,6 +41,16 @@ impl UplinkStats {
 
     pub(super) fn too_large(&self) {
         self.too_large.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Something that the centre asks for is not done.
+    pub(super) fn refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn refusals(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// A replica has taken in a transition.
@@ -109,6 +120,11 @@ impl Collector for UplinkCollector {
                 "edge_objects_too_large",
                 "Versions of objects that are too large to be sent to the centre",
                 &stats.too_large,
+            ),
+            (
+                "edge_refused",
+                "Times that the centre asked this edge controller to write what it does not write",
+                &stats.refused,
             ),
         ] {
             scrape.counter(name, help, counter(count))?;

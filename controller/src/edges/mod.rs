@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Edge controllers, at both ends: the service of the centre that takes the objects of clusters, and the uplink of an
-//! edge that sends those of its own.
+//! Edge controllers, at both ends: the service of the centre that takes the objects of clusters and sends what is to be
+//! written there, and the uplink of an edge that sends those of its own cluster and writes.
 
 mod args;
+mod desk;
+mod downlink;
 mod metrics;
 mod objects;
+mod refusals;
 mod seats;
 mod service;
 #[cfg(test)]
@@ -16,6 +19,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Client;
 use portolan_runtime::{CredentialCollector, Vital};
 use portolan_source::Event;
 use portolan_tls::POLL;
@@ -23,7 +27,10 @@ use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 
 use crate::args::Args;
+use crate::mcs::{Executor, Leading, WriteCounts};
 pub(crate) use args::EdgeArgs;
+use desk::Desk;
+pub(crate) use downlink::send_work;
 pub(crate) use metrics::{UplinkCollector, UplinkStats};
 use objects::Objects;
 pub(crate) use seats::EdgeSeats;
@@ -33,7 +40,8 @@ use uplink::Uplink;
 /// Length of the queue of events behind the uplink.
 const EVENTS: usize = 8;
 
-/// Starts to send the objects of this cluster to the centre. Returns the events of the source for the writer.
+/// Starts to send the objects of this cluster to the centre. With a client it writes what the centre asks for. Returns
+/// the events of the source for the writer.
 ///
 /// # Errors
 /// If a file of TLS cannot be used.
@@ -41,6 +49,7 @@ pub(crate) fn start_uplink(
     args: &Args,
     events: mpsc::Receiver<Event>,
     silence: impl Fn() -> Option<Duration> + Send + Sync + 'static,
+    client: Option<Client>,
     registry: &mut Registry,
     vital: &Vital,
 ) -> anyhow::Result<mpsc::Receiver<Event>> {
@@ -60,13 +69,27 @@ pub(crate) fn start_uplink(
     }
     let stats = Arc::new(UplinkStats::default());
     registry.register_collector(Box::new(UplinkCollector(Arc::clone(&stats))));
-    let objects = Objects::new(Arc::clone(&stats));
+    let desk = Desk::new(Arc::clone(&stats));
+    let objects = Objects::new(Arc::clone(&stats), Arc::clone(&desk));
     let (sender, receiver) = mpsc::channel(EVENTS);
     vital.spawn(
         "objects for the centre",
         Arc::clone(&objects).tee(events, sender),
     );
+    let writes = client.is_some();
+    if let Some(client) = client {
+        let executor = Executor {
+            client,
+            cluster: args.cluster.as_str().into(),
+            work: desk.work(),
+            // Which replica of the centre leads is decided by the desk.
+            leading: Leading::always(),
+            counts: WriteCounts::register(registry),
+        };
+        vital.spawn_endless("MCS objects of this cluster", executor.run());
+    }
     let uplink = Uplink {
+        desk: writes.then_some(desk),
         cluster: args.cluster.clone(),
         name: flags.name(),
         instance: RandomState::new().hash_one(()),

@@ -10,11 +10,13 @@ use portolan_source::Event;
 use tokio::sync::{mpsc, watch};
 
 use super::UplinkStats;
+use super::desk::Desk;
 
 /// The objects, shared by the source's events and the streams to the replicas of the centre.
 #[derive(Debug)]
 pub(super) struct Objects {
     outbox: Mutex<Outbox>,
+    desk: Arc<Desk>,
     news: watch::Sender<News>,
     stats: Arc<UplinkStats>,
 }
@@ -27,9 +29,10 @@ struct News {
 }
 
 impl Objects {
-    pub(super) fn new(stats: Arc<UplinkStats>) -> Arc<Self> {
+    pub(super) fn new(stats: Arc<UplinkStats>, desk: Arc<Desk>) -> Arc<Self> {
         Arc::new(Self {
             outbox: Mutex::default(),
+            desk,
             news: watch::Sender::default(),
             stats,
         })
@@ -54,6 +57,8 @@ impl Objects {
     }
 
     fn apply(&self, changes: &[ObjectChange]) {
+        // The centre, which hears of them later, is never ahead.
+        self.desk.see(changes);
         let mut outbox = self.lock();
         for change in changes {
             if let Err(error) = outbox.apply(change) {

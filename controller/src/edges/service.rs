@@ -2,13 +2,16 @@
 
 //! The gRPC service `portolan.v1.Federation`, for edge controllers.
 
+use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::Stream;
+use futures_util::stream::{PollNext, select_with_strategy};
 use portolan_auth::{Refusal, RefusalReason};
 use portolan_proto::limits::MAX_EDGE_MESSAGE_BYTES;
 use portolan_proto::v1;
 use portolan_serve::Caller;
-use portolan_source::edge::EdgeStream;
+use portolan_source::edge::{Answered, EdgeStream};
 use portolan_tls::EdgeName;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -25,6 +28,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_VERSION: usize = 64;
 /// Length of the queue of answers. An edge waits for the answer to each commit.
 const ANSWERS: usize = 4;
+/// Length of the queue of work, in parts.
+const WORK: usize = 2;
 
 /// The service, whose streams end at their seats.
 pub(crate) fn federation(seats: EdgeSeats) -> FederationServer<impl Federation> {
@@ -38,7 +43,7 @@ struct EdgeService {
 
 #[async_trait]
 impl Federation for EdgeService {
-    type SyncStream = ReceiverStream<Result<v1::CentreMessage, Status>>;
+    type SyncStream = Pin<Box<dyn Stream<Item = Answered> + Send>>;
 
     async fn sync(
         &self,
@@ -52,15 +57,21 @@ impl Federation for EdgeService {
             hello.map_err(|status| caller.refuse(Refusal::new(RefusalReason::Hello, status)))?;
         caller.authorize_edge(&hello.cluster, &hello.name)?;
         let (sender, answers) = mpsc::channel(ANSWERS);
+        let (work, parts) = mpsc::channel(WORK);
         let stream = EdgeStream {
             edge: hello.name.into(),
             instance: hello.instance,
             version: hello.edge_version,
             messages: Box::pin(messages),
             answers: sender,
+            writes: hello.writes,
+            work,
         };
         self.seats.seat(&hello.cluster, stream)?;
-        Ok(Response::new(ReceiverStream::new(answers)))
+        let (answers, parts) = (ReceiverStream::new(answers), ReceiverStream::new(parts));
+        // The welcome comes first, and work waits for answers.
+        let both = select_with_strategy(answers, parts, |(): &mut ()| PollNext::Left);
+        Ok(Response::new(Box::pin(both)))
     }
 }
 

@@ -16,6 +16,7 @@ use portolan_source::{Sink, edge};
 use portolan_subscription::Security;
 use portolan_tablelog::{Publisher, Retention};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +24,9 @@ use v1::edge_message::Message;
 use v1::federation_client::FederationClient;
 
 use super::*;
+use crate::mcs::{Work, Works};
+
+mod work;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -48,6 +52,9 @@ struct Replica {
     address: SocketAddr,
     events: mpsc::Receiver<Event>,
     stats: Arc<edge::Stats>,
+    /// What is to be written.
+    works: Works,
+    leading: watch::Sender<bool>,
     token: CancellationToken,
     serving: JoinHandle<()>,
     objects: BTreeSet<Arc<str>>,
@@ -58,6 +65,11 @@ struct Replica {
 
 impl Replica {
     async fn start(address: &str) -> Self {
+        Self::start_with(address, true).await
+    }
+
+    /// One that leads, or does not.
+    async fn start_with(address: &str, is_leading: bool) -> Self {
         let (publisher, tables) = Publisher::new(Retention::default());
         let config = ServeConfig {
             clusters: ServedClusters::new(["eu".into()]),
@@ -70,12 +82,15 @@ impl Replica {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let streams = seats.open(&"eu".into());
+        let (leading, told) = watch::channel(is_leading);
+        let works = Works::default();
         let (sink, events) = Sink::channel(4);
         let stats = Arc::new(edge::Stats::default());
         let options = edge::Options {
             guard: GuardConfig::default(),
             holds: Arc::default(),
             stats: Arc::clone(&stats),
+            send_work: send_work(&"eu".into(), works.clone(), Leading::told(told)),
         };
         let receive = edge::receive("eu".into(), streams, sink, options, token.clone());
         tokio::spawn(receive);
@@ -88,6 +103,8 @@ impl Replica {
             stats,
             token,
             serving,
+            works,
+            leading,
             objects: BTreeSet::new(),
             changes: 0,
             _publisher: publisher,
@@ -126,6 +143,8 @@ impl Replica {
 struct Edge {
     events: mpsc::Sender<Event>,
     stats: Arc<UplinkStats>,
+    /// What is to be written.
+    work: watch::Receiver<Work>,
     _uplink: JoinHandle<()>,
     /// Events on their way to the writer.
     _passed: JoinHandle<()>,
@@ -134,7 +153,9 @@ struct Edge {
 impl Edge {
     fn start(replicas: &[&Replica]) -> Self {
         let stats = Arc::new(UplinkStats::default());
-        let objects = Objects::new(Arc::clone(&stats));
+        let desk = Desk::new(Arc::clone(&stats));
+        let work = desk.work();
+        let objects = Objects::new(Arc::clone(&stats), Arc::clone(&desk));
         let (events, receiver) = mpsc::channel(4);
         let (reader, mut passed) = mpsc::channel(4);
         tokio::spawn(Arc::clone(&objects).tee(receiver, reader));
@@ -144,6 +165,7 @@ impl Edge {
             instance: 7,
             security: Security::Plaintext,
             objects,
+            desk: Some(desk),
             silence: Arc::new(|| Some(Duration::from_millis(1))),
             stats: Arc::clone(&stats),
         };
@@ -154,6 +176,7 @@ impl Edge {
         Self {
             events,
             stats,
+            work,
             _uplink: tokio::spawn(uplink.run(upstreams.collect())),
             _passed: tokio::spawn(async move { while passed.recv().await.is_some() {} }),
         }
@@ -161,6 +184,18 @@ impl Edge {
 
     async fn send(&self, event: Event) {
         self.events.send(event).await.unwrap();
+    }
+
+    /// Waits until these ServiceImports are to be deleted, and nothing else is to be written.
+    async fn until_asked(&mut self, names: &[&str]) {
+        let is_so = |work: &Work| {
+            let asked = work.writes.iter().map(|write| &*write.target.name.name);
+            asked.eq(names.iter().copied())
+        };
+        let waited = timeout(PATIENCE, self.work.wait_for(is_so)).await;
+        waited
+            .unwrap_or_else(|_| panic!("{names:?} are not asked for"))
+            .unwrap();
     }
 }
 
@@ -181,8 +216,8 @@ async fn every_replica_gets_all_objects_and_their_changes() {
     for replica in &mut replicas {
         let before = replica.changes;
         replica.until(3_001).await;
-        // The seven kinds of the listing are swept once.
-        assert!(replica.changes <= before + 8, "{} changes", replica.changes);
+        // The eight kinds of the listing are swept once.
+        assert!(replica.changes <= before + 9, "{} changes", replica.changes);
         assert_eq!(replica.stats.edge().as_deref(), Some("one"));
         assert!(replica.stats.contact.silence().is_some());
     }

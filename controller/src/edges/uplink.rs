@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_edge::Transition;
+use portolan_edge::work::{WorkError, WorkInbox};
 use portolan_proto::{VERSION, v1};
 use portolan_subscription::{Dialer, End, Reconnect, Resolver, Security, Target};
 use tokio::sync::mpsc;
@@ -26,6 +27,7 @@ use v1::edge_message::Message;
 use v1::federation_client::FederationClient;
 
 use super::UplinkStats;
+use super::desk::{Desk, Place};
 use super::metrics::Current;
 use super::objects::{Objects, Stream};
 
@@ -52,6 +54,8 @@ pub(super) struct Uplink {
     pub(super) instance: u64,
     pub(super) security: Security,
     pub(super) objects: Arc<Objects>,
+    /// Where work goes; `None` if this edge writes nothing.
+    pub(super) desk: Option<Arc<Desk>>,
     pub(super) silence: Silence,
     pub(super) stats: Arc<UplinkStats>,
 }
@@ -142,6 +146,7 @@ impl Uplink {
             name: self.name.clone(),
             edge_version: env!("CARGO_PKG_VERSION").to_owned(),
             instance: self.instance,
+            writes: self.desk.is_some(),
         });
         // The channel is empty, and its other end is here.
         let _ = messages.try_send(message(hello));
@@ -157,6 +162,7 @@ impl Uplink {
             answers: answers.into_inner(),
             since: Instant::now(),
             current: None,
+            tasks: self.desk.as_ref().map(Tasks::new),
         };
         session.run(target).await
     }
@@ -169,6 +175,33 @@ impl Uplink {
     }
 }
 
+/// The work that comes over one stream.
+struct Tasks {
+    inbox: WorkInbox,
+    place: Place,
+}
+
+impl Tasks {
+    fn new(desk: &Arc<Desk>) -> Self {
+        Self {
+            inbox: WorkInbox::default(),
+            place: desk.open(),
+        }
+    }
+
+    fn stage(&mut self, part: v1::CentreWork) -> Result<(), WorkError> {
+        let refused = self.inbox.stage(part)?;
+        self.place.refuse(&refused);
+        Ok(())
+    }
+
+    fn commit(&mut self, commit: &v1::CentreWorkCommit) -> Result<(), WorkError> {
+        let work = self.inbox.commit(commit)?;
+        self.place.set(work);
+        Ok(())
+    }
+}
+
 /// An open stream.
 struct Session<'a> {
     uplink: &'a Uplink,
@@ -177,6 +210,7 @@ struct Session<'a> {
     since: Instant,
     /// Present once the replica has taken in a listing.
     current: Option<Current>,
+    tasks: Option<Tasks>,
 }
 
 impl Session<'_> {
@@ -199,8 +233,8 @@ impl Session<'_> {
                     self.say(alive).await?;
                 }
                 answer = self.answers.message() => {
-                    let number = self.accepted(answer)?;
-                    if under_way.is_some_and(|waiting| waiting == number) {
+                    let number = self.answered(answer)?;
+                    if under_way.is_some() && under_way == number {
                         under_way = None;
                         self.uplink.stats.accepted();
                         self.current.get_or_insert_with(|| self.uplink.stats.current());
@@ -252,13 +286,22 @@ impl Session<'_> {
         }
     }
 
-    /// The number of a transition that was taken in.
-    fn accepted(&self, answer: Result<Option<v1::CentreMessage>, Status>) -> Result<u64, Ended> {
-        match self.message(answer)? {
-            Some(Answer::Accepted(accepted)) => Ok(accepted.number),
-            Some(Answer::Welcome(_)) => Err(self.ended("a second welcome")),
-            // Of a newer version; no transition has this number.
-            None => Ok(0),
+    /// Takes an answer. Returns the number of the transition that was taken in, if it tells one.
+    fn answered(
+        &mut self,
+        answer: Result<Option<v1::CentreMessage>, Status>,
+    ) -> Result<Option<u64>, Ended> {
+        let done = match (self.message(answer)?, &mut self.tasks) {
+            (Some(Answer::Accepted(accepted)), _) => return Ok(Some(accepted.number)),
+            (Some(Answer::Welcome(_)), _) => return Err(self.ended("a second welcome")),
+            (Some(Answer::Work(part)), Some(tasks)) => tasks.stage(part),
+            (Some(Answer::WorkCommit(commit)), Some(tasks)) => tasks.commit(&commit),
+            // Work that was not asked for, or a message of a newer version.
+            (Some(Answer::Work(_) | Answer::WorkCommit(_)) | None, _) => Ok(()),
+        };
+        match done {
+            Ok(()) => Ok(None),
+            Err(error) => Err(self.ended(&error.to_string())),
         }
     }
 

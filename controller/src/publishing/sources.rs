@@ -53,6 +53,7 @@ impl Publishing {
             return Ok(inbox);
         };
         let (sink, events) = Sink::channel(EVENTS);
+        let mut writer = None;
         match args.source {
             Source::File => watch_files(args, sink, names, stats, vital),
             Source::Kubernetes => {
@@ -72,6 +73,10 @@ impl Publishing {
                     async move { kubernetes::newest_versions(&client).await }
                 };
                 vital.spawn_endless("doubted versions", answer_doubts(newest, doubts));
+                if args.edge.writes() {
+                    // A client of its own, so that writes and watches do not wait for each other.
+                    writer = Some(self::client(args).await?);
+                }
                 watch_objects(client, args, sink, names, stats, vital);
             }
             Source::Etcd => {
@@ -83,7 +88,8 @@ impl Publishing {
         }
         let events = if args.edge.is_on() {
             let source = Arc::clone(stats);
-            start_uplink(args, events, move || source.silence(), registry, vital)?
+            let silence = move || source.silence();
+            start_uplink(args, events, silence, writer, registry, vital)?
         } else {
             events
         };

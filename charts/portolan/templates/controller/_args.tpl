@@ -35,6 +35,7 @@
   (list "federation-tls-dir" "/etc/portolan/federation")
   (list "federation-tls-server-name" $v.federation.serverName)
 ) }}
+{{- include "portolan.switches" (list (list "federation-read-only" $v.federation.readOnly)) }}
 {{- end }}
 {{- include "portolan.controller.tlsArgs" . }}
 {{- if $v.dns.zones }}

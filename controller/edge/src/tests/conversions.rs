@@ -53,7 +53,53 @@ pub(super) fn export() -> ServiceExport {
         annotations: [("b".to_owned(), "c".to_owned())].into(),
         weight: Some(1_000),
         service: Some(Arc::new(facts)),
+        status: ExportStatus {
+            generation: 3,
+            conditions: vec![condition("Valid", "True"), condition("Ready", "False")],
+        },
         ..ServiceExport::new(key("shop", "web"))
+    }
+}
+
+fn condition(kind: &str, status: &str) -> Condition {
+    Condition {
+        kind: kind.into(),
+        status: status.into(),
+        reason: "Because".into(),
+        message: "a message".into(),
+        generation: 2,
+        since: "2026-01-01T00:00:00Z".into(),
+    }
+}
+
+fn import() -> ServiceImport {
+    let spec = ImportSpec {
+        headless: true,
+        ports: vec![ExportPort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            app_protocol: Some("h2c".into()),
+        }],
+        ips: vec!["10.112.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+        families: vec![Family::V4, Family::V6],
+        affinity_seconds: Some(0),
+        internal_local: true,
+        traffic_distribution: Some("PreferClose".into()),
+    };
+    let own = OwnImport {
+        winner: "us-1".into(),
+        labels: [("a".to_owned(), "b".to_owned())].into(),
+        annotations: [("c".to_owned(), "d".to_owned())].into(),
+        spec: Some(spec),
+        clusters: ["eu-1".into(), "us-1".into()].into(),
+        conditions: vec![condition("Ready", "True")],
+    };
+    ServiceImport {
+        key: key("shop", "web"),
+        uid: "1-2".into(),
+        generation: 7,
+        own: Some(Box::new(own)),
     }
 }
 
@@ -100,6 +146,11 @@ fn each_kind_of_object_arrives_as_it_was_sent() {
         Object::Namespace(key("", "shop")),
         Object::ServiceExport(export()),
         Object::ServiceExport(ServiceExport::new(key("shop", "none"))),
+        Object::ServiceImport(import()),
+        Object::ServiceImport(ServiceImport {
+            own: None,
+            ..import()
+        }),
         Object::ClusterProperty(ClusterProperty {
             key: key("", "region"),
             value: "eu".into(),
@@ -130,4 +181,31 @@ fn a_bad_field_is_named_and_an_unknown_kind_is_left_out() {
     message.id.as_mut().unwrap().kind = v1::ObjectKind::Pod.into();
     let error = wire::decode(&message, &"eu".into()).unwrap_err();
     assert_eq!(error.field, "id.namespace");
+}
+
+#[test]
+fn what_a_cluster_may_have_of_an_import_is_bounded() {
+    let bad = |field: &str, change: &dyn Fn(&mut v1::EdgeOwnImport)| {
+        let mut message = wire::encode(&Object::ServiceImport(import())).unwrap();
+        let Some(v1::cluster_object::Object::Import(sent)) = &mut message.object else {
+            panic!("no import");
+        };
+        change(sent.own.as_mut().unwrap());
+        let error = wire::decode(&message, &"eu".into()).unwrap_err();
+        assert_eq!(error.field, field);
+    };
+    bad("import.own.winner", &|own| own.winner = "x".repeat(4097));
+    bad("import.own.labels", &|own| {
+        own.labels = vec![v1::EdgeLabel::default(); 257];
+    });
+    bad("import.own.spec.ports", &|own| {
+        let spec = own.spec.as_mut().unwrap();
+        spec.ports = vec![spec.ports[0].clone(); 257];
+    });
+    bad("import.own.spec.ips", &|own| {
+        own.spec.as_mut().unwrap().ips[0].pop();
+    });
+    bad("import.own.conditions", &|own| {
+        own.conditions = vec![v1::EdgeCondition::default(); 4];
+    });
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_catalog::{
-    ClusterProperty, Endpoint, EndpointSlice, ExportPort, ExportStatus, HostFacts, Kind,
-    MAX_WEIGHT, Node, Object, ObjectKey, ObjectRef, Pod, Service, ServiceExport, ServiceFacts,
-    ServicePort, ServiceType, SlicePort, TrafficPolicy,
+    ClusterProperty, Endpoint, EndpointSlice, ExportPort, HostFacts, Kind, MAX_WEIGHT, Node,
+    Object, ObjectKey, ObjectRef, Pod, Service, ServiceExport, ServiceFacts, ServicePort,
+    ServiceType, SlicePort, TrafficPolicy,
 };
 use portolan_model::{Family, Protocol, Scheduling};
 use portolan_proto::convert::decode_node;
@@ -19,6 +19,7 @@ use v1::cluster_object::Object as Message;
 use v1::edge_facts::Type;
 
 use super::WireError;
+use super::import::{export_status, import};
 
 /// The longest name, in bytes, as in Kubernetes.
 const MAX_NAME: usize = 253;
@@ -27,7 +28,7 @@ const MAX_AFFINITY: u32 = 86_400;
 /// The longest name of a scheduler, in bytes.
 const MAX_SCHEDULER: usize = 15;
 
-type Result<T> = std::result::Result<T, WireError>;
+pub(super) type Result<T> = std::result::Result<T, WireError>;
 
 /// The name of an object of a cluster; `None` for a kind that this version does not know.
 ///
@@ -43,6 +44,7 @@ pub fn decode_id(id: &v1::ObjectId, cluster: &Arc<str>) -> Result<Option<ObjectR
         Ok(v1::ObjectKind::Namespace) => Kind::Namespace,
         Ok(v1::ObjectKind::ServiceExport) => Kind::ServiceExport,
         Ok(v1::ObjectKind::ClusterProperty) => Kind::ClusterProperty,
+        Ok(v1::ObjectKind::ServiceImport) => Kind::ServiceImport,
     };
     let is_namespaced = !matches!(kind, Kind::Node | Kind::Namespace | Kind::ClusterProperty);
     if is_namespaced == id.namespace.is_empty() {
@@ -83,6 +85,9 @@ pub fn decode(message: &v1::ClusterObject, cluster: &Arc<str>) -> Result<Option<
         (Kind::Namespace, None) => Object::Namespace(key),
         (Kind::ServiceExport, Some(Message::Export(from))) => {
             Object::ServiceExport(export(key, from)?)
+        }
+        (Kind::ServiceImport, Some(Message::Import(from))) => {
+            Object::ServiceImport(import(key, from)?)
         }
         (Kind::ClusterProperty, Some(Message::Property(from))) => {
             if from.value.len() > ClusterProperty::MAX_VALUE {
@@ -223,7 +228,7 @@ fn export(key: ObjectKey, from: &v1::EdgeExport) -> Result<ServiceExport> {
         annotations: labels(&from.annotations),
         weight,
         service: from.service.as_ref().map(facts).transpose()?.map(Arc::new),
-        status: ExportStatus::default(),
+        status: export_status(from)?,
     })
 }
 
@@ -257,12 +262,12 @@ fn facts(from: &v1::EdgeFacts) -> Result<ServiceFacts> {
     })
 }
 
-fn labels(from: &[v1::EdgeLabel]) -> BTreeMap<String, String> {
+pub(super) fn labels(from: &[v1::EdgeLabel]) -> BTreeMap<String, String> {
     let pair = |label: &v1::EdgeLabel| (label.key.clone(), label.value.clone());
     from.iter().map(pair).collect()
 }
 
-fn name(field: &'static str, text: &str) -> Result<Arc<str>> {
+pub(super) fn name(field: &'static str, text: &str) -> Result<Arc<str>> {
     if text.len() > MAX_NAME {
         return Err(WireError::new(
             field,
@@ -272,7 +277,7 @@ fn name(field: &'static str, text: &str) -> Result<Arc<str>> {
     Ok(text.into())
 }
 
-fn number(field: &'static str, port: u32) -> Result<u16> {
+pub(super) fn number(field: &'static str, port: u32) -> Result<u16> {
     let good = u16::try_from(port).ok().filter(|port| *port > 0);
     good.ok_or_else(|| WireError::range(field, port))
 }
@@ -298,7 +303,7 @@ fn policy(is_local: bool) -> TrafficPolicy {
     }
 }
 
-fn ips(field: &'static str, all: &[Vec<u8>]) -> Result<Vec<IpAddr>> {
+pub(super) fn ips(field: &'static str, all: &[Vec<u8>]) -> Result<Vec<IpAddr>> {
     all.iter().map(|octets| ip(field, octets)).collect()
 }
 
@@ -320,7 +325,7 @@ fn network(from: &v1::Network) -> Result<IpNet> {
     net.ok_or_else(|| WireError::range(FIELD, from.prefix_length))
 }
 
-fn family(field: &'static str, number: i32) -> Result<Family> {
+pub(super) fn family(field: &'static str, number: i32) -> Result<Family> {
     match v1::Family::try_from(number) {
         Ok(v1::Family::V4) => Ok(Family::V4),
         Ok(v1::Family::V6) => Ok(Family::V6),
@@ -328,7 +333,7 @@ fn family(field: &'static str, number: i32) -> Result<Family> {
     }
 }
 
-fn protocol(number: i32) -> Result<Protocol> {
+pub(super) fn protocol(number: i32) -> Result<Protocol> {
     match v1::Protocol::try_from(number) {
         Ok(v1::Protocol::Tcp) => Ok(Protocol::Tcp),
         Ok(v1::Protocol::Udp) => Ok(Protocol::Udp),

@@ -17,6 +17,8 @@ use portolan_proto::v1;
 use v1::cluster_object::Object as Message;
 use v1::edge_facts::Type;
 
+use super::import::{encode_conditions, encode_import};
+
 /// The message of a kind; `None` for kinds that are not sent.
 #[must_use]
 pub fn encode_kind(kind: Kind) -> Option<v1::ObjectKind> {
@@ -28,7 +30,8 @@ pub fn encode_kind(kind: Kind) -> Option<v1::ObjectKind> {
         Kind::Namespace => v1::ObjectKind::Namespace,
         Kind::ServiceExport => v1::ObjectKind::ServiceExport,
         Kind::ClusterProperty => v1::ObjectKind::ClusterProperty,
-        Kind::ServiceImport | Kind::LoadBalancer | Kind::Director => return None,
+        Kind::ServiceImport => v1::ObjectKind::ServiceImport,
+        Kind::LoadBalancer | Kind::Director => return None,
     })
 }
 
@@ -54,7 +57,7 @@ pub fn encode(object: &Object) -> Option<v1::ClusterObject> {
         Object::Pod(pod) => Some(Message::Pod(v1::EdgePod { weight: pod.weight })),
         Object::Namespace(_) => None,
         Object::ServiceExport(export) => Some(Message::Export(encode_export(export))),
-        Object::ServiceImport(_) => return None,
+        Object::ServiceImport(import) => Some(Message::Import(encode_import(import))),
         Object::ClusterProperty(property) => Some(Message::Property(v1::EdgeProperty {
             value: (*property.value).to_owned(),
         })),
@@ -160,6 +163,8 @@ fn encode_export(export: &ServiceExport) -> v1::EdgeExport {
         annotations: encode_labels(&export.annotations),
         weight: export.weight.map(Into::into),
         service: export.service.as_deref().map(encode_facts),
+        generation: export.status.generation,
+        conditions: encode_conditions(&export.status.conditions),
     }
 }
 
@@ -181,7 +186,7 @@ fn encode_facts(facts: &ServiceFacts) -> v1::EdgeFacts {
     }
 }
 
-fn encode_export_port(port: &ExportPort) -> v1::EdgePort {
+pub(super) fn encode_export_port(port: &ExportPort) -> v1::EdgePort {
     v1::EdgePort {
         name: (*port.name).to_owned(),
         protocol: encode_protocol(port.protocol).into(),
@@ -191,7 +196,7 @@ fn encode_export_port(port: &ExportPort) -> v1::EdgePort {
     }
 }
 
-fn encode_labels(labels: &BTreeMap<String, String>) -> Vec<v1::EdgeLabel> {
+pub(super) fn encode_labels(labels: &BTreeMap<String, String>) -> Vec<v1::EdgeLabel> {
     let label = |(key, value): (&String, &String)| v1::EdgeLabel {
         key: key.clone(),
         value: value.clone(),
@@ -199,7 +204,7 @@ fn encode_labels(labels: &BTreeMap<String, String>) -> Vec<v1::EdgeLabel> {
     labels.iter().map(label).collect()
 }
 
-fn encode_ips(ips: &[IpAddr]) -> Vec<Vec<u8>> {
+pub(super) fn encode_ips(ips: &[IpAddr]) -> Vec<Vec<u8>> {
     ips.iter().copied().map(encode_ip).collect()
 }
 
@@ -221,7 +226,7 @@ fn encode_network(net: &IpNet) -> v1::Network {
     }
 }
 
-fn encode_family(family: Family) -> v1::Family {
+pub(super) fn encode_family(family: Family) -> v1::Family {
     match family {
         Family::V4 => v1::Family::V4,
         Family::V6 => v1::Family::V6,

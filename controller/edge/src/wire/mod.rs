@@ -8,6 +8,7 @@
 mod decode;
 mod encode;
 mod error;
+mod import;
 
 pub use decode::{decode, decode_id};
 pub use encode::{encode, encode_id, encode_kind};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Two clusters with real API servers, and one controller that reaches both by kubeconfigs.
+//! Two clusters with real API servers, and one controller that reaches each by a kubeconfig, or has an edge controller
+//! there.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,6 +10,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use portolan_e2e::cluster::http_get_from;
+use portolan_e2e::ports;
 use portolan_e2e::programs::program;
 use portolan_e2e::servers::{Phases, Servers};
 use portolan_e2e::wait::wait_for;
@@ -35,10 +37,19 @@ pub(crate) struct World {
     pub(crate) controller: Controller,
     pub(crate) members: Vec<Member>,
     pub(crate) dir: TempDir,
+    /// The port of agents and edges.
+    port: u16,
+    edges: Vec<Controller>,
 }
 
 impl World {
+    /// All clusters are reached by kubeconfigs.
     pub(crate) fn start(test: &str) -> Option<Self> {
+        Self::start_with(test, &[])
+    }
+
+    /// These clusters have edge controllers.
+    pub(crate) fn start_with(test: &str, edges: &[&str]) -> Option<Self> {
         let dir = TempDir::new().unwrap();
         let mut members = Vec::new();
         for (number, name) in NAMES.into_iter().enumerate() {
@@ -47,13 +58,44 @@ impl World {
             let servers = Servers::start_for_workloads_or_skip(test, &home, &[USER])?;
             members.push(Member::new(servers, name, &home, number));
         }
-        fs::write(dir.path().join("policy.yaml"), policy(&members)).unwrap();
-        let controller = Controller::start(dir.path());
+        fs::write(dir.path().join("policy.yaml"), policy(&members, edges)).unwrap();
+        let [port] = ports::reserve().unwrap();
+        let controller = Controller::centre(dir.path(), port);
+        let behind = members.iter().filter(|member| edges.contains(&member.name));
+        let edges = behind.map(|member| Controller::edge(dir.path(), member, "1", port));
         Some(Self {
             controller,
+            edges: edges.collect(),
             members,
             dir,
+            port,
         })
+    }
+
+    /// Starts another edge of a cluster.
+    pub(crate) fn second_edge(&mut self, cluster: &str) {
+        let mut members = self.members.iter();
+        let member = members.find(|member| member.name == cluster).unwrap();
+        let edge = Controller::edge(self.dir.path(), member, "2", self.port);
+        self.edges.push(edge);
+    }
+
+    /// Kills the edge that was started first.
+    pub(crate) fn kill_first_edge(&mut self) {
+        self.edges.remove(0).stop();
+    }
+
+    /// The number of writes of each edge.
+    pub(crate) fn writes_of_edges(&self) -> Vec<u64> {
+        let edges = self.edges.iter();
+        edges.map(|edge| edge.writes("", "", "")).collect()
+    }
+
+    /// The number of writes of a kind into a cluster with a result; all clusters, kinds or results if empty.
+    pub(crate) fn writes(&self, cluster: &str, kind: &str, result: &str) -> u64 {
+        let controllers = self.edges.iter().chain([&self.controller]);
+        let counts = controllers.map(|controller| controller.writes(cluster, kind, result));
+        counts.sum()
     }
 
     pub(crate) fn alpha(&self) -> &Member {
@@ -75,7 +117,7 @@ impl World {
     /// Ends the controller and starts it again, without anything that it knew.
     pub(crate) fn restart(&mut self) {
         self.controller.stop();
-        self.controller = Controller::start(self.dir.path());
+        self.controller = Controller::centre(self.dir.path(), self.port);
     }
 }
 
@@ -206,13 +248,17 @@ fn role() -> String {
     role.split("---\n").find(is_role).unwrap().to_owned()
 }
 
-fn policy(members: &[Member]) -> String {
+fn policy(members: &[Member], edges: &[&str]) -> String {
     let set = json!({"apiVersion": "portolan.dev/v1alpha1", "kind": "ClusterSet", "metadata": {"name": "test"},
         "spec": {"endpointSlices": "All"}});
     let cluster = |(number, member): (usize, &Member)| {
+        let access = match edges.contains(&member.name) {
+            true => json!({"edge": {}}),
+            false => json!({"kubeconfigFile": member.kubeconfig}),
+        };
         json!({"apiVersion": "portolan.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": member.name},
         "spec": {
-            "access": {"kubeconfigFile": member.kubeconfig},
+            "access": access,
             "network": {
                 "podCIDRs": [format!("10.{}.0.0/16", number + 1)],
                 "clusterSetIPs": [format!("10.112.{number}.0/24")],
@@ -227,7 +273,7 @@ fn policy(members: &[Member]) -> String {
     all.join("\n---\n")
 }
 
-/// A controller of the policy.
+/// A controller of the policy, or of an edge.
 pub(crate) struct Controller {
     child: Child,
     admin: u16,
@@ -235,19 +281,40 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    fn start(dir: &Path) -> Self {
-        let (ports, log) = (dir.join("ports"), dir.join("controller.log"));
+    fn centre(dir: &Path, port: u16) -> Self {
+        let policy = format!("--policy-file={}", dir.join("policy.yaml").display());
+        let listen = format!("--listen=127.0.0.1:{port}");
+        let source = ["--source=clusters", "--file-poll=200ms"];
+        let args = [&source[..], &[&policy, &listen]].concat();
+        Self::start(dir, "controller", &args)
+    }
+
+    /// The edge of a cluster, with the permissions of the documentation.
+    fn edge(dir: &Path, member: &Member, replica: &str, port: u16) -> Self {
+        let kubeconfig = format!("--kubeconfig={}", member.kubeconfig.display());
+        let names = ["cluster", "cluster-id", "edge-name"];
+        let names = names.map(|flag| format!("--{flag}={}", member.name));
+        let upstream = format!("--federation-upstream=127.0.0.1:{port}");
+        let mut args = vec![
+            "--source=kubernetes",
+            "--federation-plaintext",
+            "--listen=127.0.0.1:0",
+            &kubeconfig,
+            &upstream,
+        ];
+        args.extend(names.iter().map(String::as_str));
+        Self::start(dir, &format!("edge-{}-{replica}", member.name), &args)
+    }
+
+    fn start(dir: &Path, name: &str, args: &[&str]) -> Self {
+        let ports = dir.join(format!("{name}.ports"));
+        let log = dir.join(format!("{name}.log"));
         let _ = fs::remove_file(&ports);
         let mut command = Command::new(program("portolan-controller").unwrap());
         command
-            .args(["--source=clusters", "--plaintext", "--file-poll=200ms"])
-            .args([
-                "--listen=127.0.0.1:0",
-                "--admin-listen=127.0.0.1:0",
-                "--debug-listen=",
-            ])
-            .arg("--policy-file")
-            .arg(dir.join("policy.yaml"))
+            .args(["--plaintext", "--admin-listen=127.0.0.1:0"])
+            .arg("--debug-listen=")
+            .args(args)
             .arg("--port-file")
             .arg(&ports)
             .stderr(
@@ -262,7 +329,9 @@ impl Controller {
             let text = fs::read_to_string(&ports).ok()?;
             text.trim().split_once("admin=")?.1.parse().ok()
         });
-        let admin = admin.unwrap();
+        let admin = admin.unwrap_or_else(|error| {
+            panic!("{error}: {}", fs::read_to_string(&log).unwrap_or_default())
+        });
         Self { child, admin, log }
     }
 
@@ -289,8 +358,7 @@ impl Controller {
             .unwrap_or_default()
     }
 
-    /// The number of writes of a kind into a cluster with a result; all kinds or results if empty.
-    pub(crate) fn writes(&self, cluster: &str, kind: &str, result: &str) -> u64 {
+    fn writes(&self, cluster: &str, kind: &str, result: &str) -> u64 {
         let metrics = self.get("/metrics");
         let has = |line: &str, label: &str, value: &str| {
             value.is_empty() || line.contains(&format!("{label}=\"{value}\""))

@@ -16,13 +16,14 @@ use crate::deletions::{Facts, GuardConfig, Verdict};
 use crate::held::{KindGuard, facts_of};
 
 /// The kinds that are sent.
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind::Service,
     Kind::EndpointSlice,
     Kind::Node,
     Kind::Pod,
     Kind::Namespace,
     Kind::ServiceExport,
+    Kind::ServiceImport,
     Kind::ClusterProperty,
 ];
 
@@ -37,10 +38,15 @@ pub(super) struct Guards {
 pub(super) type Sent = Result<Object, (ObjectRef, WireError)>;
 
 impl Guards {
-    /// Pods come and go, and properties are few.
+    /// Pods come and go, no table depends on ServiceImports, and properties are few.
     pub(super) fn new(cluster: &Arc<str>, config: GuardConfig, holds: &Arc<HeldDeletions>) -> Self {
         let guarded = KINDS.into_iter();
-        let guarded = guarded.filter(|kind| !matches!(kind, Kind::Pod | Kind::ClusterProperty));
+        let guarded = guarded.filter(|kind| {
+            !matches!(
+                kind,
+                Kind::Pod | Kind::ServiceImport | Kind::ClusterProperty
+            )
+        });
         let guard = |kind| KindGuard::new(kind, Arc::clone(cluster), config, Arc::clone(holds));
         Self {
             cluster: Arc::clone(cluster),

@@ -33,6 +33,16 @@ fn put(object: Object) -> ObjectChange {
     ObjectChange::Put { object, problems }
 }
 
+/// Sends parts of work without end.
+fn sends_work(stream: &EdgeStream) -> Option<SendingWork> {
+    let work = stream.work.clone();
+    let part = Answer::Work(v1::CentreWork::default());
+    let message = Some(part);
+    let message = v1::CentreMessage { message };
+    let sending = async move { while work.send(Ok(message.clone())).await.is_ok() {} };
+    stream.writes.then(|| Box::pin(sending) as SendingWork)
+}
+
 /// The centre's side of cluster `eu`.
 struct Centre {
     streams: mpsc::Sender<EdgeStream>,
@@ -45,7 +55,8 @@ struct Centre {
 /// The edge's side of a stream.
 struct Edge {
     messages: mpsc::Sender<Result<v1::EdgeMessage, Status>>,
-    answers: mpsc::Receiver<Result<v1::CentreMessage, Status>>,
+    answers: mpsc::Receiver<Answered>,
+    work: mpsc::Receiver<Answered>,
     stream: Option<StreamId>,
 }
 
@@ -58,6 +69,7 @@ impl Centre {
             guard: GuardConfig::default(),
             holds: Arc::clone(&holds),
             stats: Arc::clone(&stats),
+            send_work: Box::new(sends_work),
         };
         let token = CancellationToken::new();
         let task = receive("eu".into(), receiver, sink, options, token);
@@ -79,17 +91,21 @@ impl Centre {
     async fn connect_as(&self, edge: &str, instance: u64) -> Edge {
         let (messages, receiver) = mpsc::channel(64);
         let (sender, answers) = mpsc::channel(4);
+        let (work, sent) = mpsc::channel(1);
         let stream = EdgeStream {
             edge: edge.into(),
             instance,
             version: "1".to_owned(),
             messages: Box::pin(ReceiverStream::new(receiver)),
             answers: sender,
+            writes: edge != "reader",
+            work,
         };
         self.streams.send(stream).await.unwrap();
         Edge {
             messages,
             answers,
+            work: sent,
             stream: None,
         }
     }
@@ -188,7 +204,7 @@ async fn a_listing_is_followed_by_changes() {
         _ => None,
     });
     let swept: Vec<_> = swept.collect();
-    assert_eq!(swept.len(), 7, "all kinds are swept");
+    assert_eq!(swept.len(), 8, "all kinds are swept");
     assert!(swept.contains(&(Kind::Namespace, 1)), "{swept:?}");
 
     outbox.apply(&put(namespace("blog"))).unwrap();
@@ -371,4 +387,39 @@ async fn a_stream_whose_answers_nobody_takes_ends() {
     drop(answers);
     timeout(PATIENCE, messages.closed()).await.unwrap();
     assert_eq!(centre.stats.edge(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_sent_beside_the_answers_while_a_stream_counts() {
+    let (centre, mut objects) = (Centre::new(), outbox([namespace("shop")]));
+    let mut edge = centre.connect("one").await;
+    // The queue of work is full, and nobody reads it.
+    edge.welcome(&mut objects).await;
+    edge.send(&mut objects).await.unwrap();
+    let part = timeout(PATIENCE, edge.work.recv()).await.unwrap();
+    let part = part.unwrap().unwrap().message;
+    assert!(matches!(part, Some(Answer::Work(_))), "{part:?}");
+    // Another process of the edge is refused, and sent none.
+    let mut second = centre.connect("two").await;
+    assert!(second.answer().await.is_err());
+    assert_eq!(second.work.recv().await.map(drop), None);
+    // A newer stream of the same process ends that of the older one.
+    let mut again = centre.connect("one").await;
+    again.welcome(&mut objects).await;
+    timeout(PATIENCE, async {
+        while edge.work.recv().await.is_some() {}
+    })
+    .await
+    .unwrap();
+    assert!(
+        timeout(PATIENCE, again.work.recv())
+            .await
+            .unwrap()
+            .is_some()
+    );
+    let process = "one".bytes().map(u64::from).sum();
+    let mut reader = centre.connect_as("reader", process).await;
+    reader.welcome(&mut objects).await;
+    let sent = timeout(Duration::from_secs(1), reader.work.recv()).await;
+    assert!(sent.is_err(), "{sent:?}");
 }

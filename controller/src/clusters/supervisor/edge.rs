@@ -32,6 +32,7 @@ impl Supervisor {
             guard: *guard,
             holds: Arc::clone(holds),
             stats: Arc::clone(&stats),
+            send_work: self.members.send_work(cluster),
         };
         self.lock()
             .insert(Arc::clone(cluster), SourceContact::Edge(stats));

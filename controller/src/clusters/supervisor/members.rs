@@ -10,6 +10,7 @@ use std::time::Duration;
 use kube::Client;
 use portolan_policy::Access;
 use portolan_source::Sink;
+use portolan_source::edge::SendWork;
 use portolan_source::kubernetes::{
     Besides, MemberConfig, MemberError, Options, Stats, may_replace, watch_with,
 };
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::secrets::SecretRead;
 use super::{Running, SourceContact, Supervisor, Way, WriterGone};
+use crate::edges::send_work;
 use crate::mcs::{Executor, Leading, Works, WriteCounts};
 
 /// The time after which a new kubeconfig that could not be used is tried again.
@@ -89,6 +91,11 @@ impl Members {
     pub(super) fn problem(&self, cluster: &str, field: &str) -> Option<String> {
         let problem = self.problems.get(cluster)?;
         Some(format!("Cluster {cluster}: spec.access.{field}: {problem}"))
+    }
+
+    /// Sends what is to be written into a cluster to its edge controllers.
+    pub(super) fn send_work(&self, cluster: &Arc<str>) -> SendWork {
+        send_work(cluster, self.works.clone(), self.leading.clone())
     }
 
     /// Forgets a cluster that is not reached by a kubeconfig any more.
