@@ -39,7 +39,7 @@ fn of_director(own: Ipv4Addr, router: Ipv4Addr) -> String {
          ipv4 { import all; export none; };\n}\n",
     );
     text + &session(
-        "router",
+        "to_router",
         (own, 65001),
         (router, 65000),
         "import none; export all; next hop self;",
