@@ -269,9 +269,7 @@ async fn start<E: Engine + 'static>(
         backends: Some(backends),
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
-    if args.service_metrics > 0 {
-        ServiceCollector::new(status.clone(), args.service_metrics).register(registry);
-    }
+    ServiceCollector::register(&status, args.service_metrics, registry);
     let source = open_source(args, registry, vital)?;
     follow(args, place.node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;
@@ -282,9 +280,7 @@ async fn start<E: Engine + 'static>(
         readiness,
         liveness: Liveness::default(),
         debug: dumps(&status, tracer).merge(overviews.dumps()),
-        actions: status
-            .actions()
-            .merge(reload.actions())
+        actions: actions(&status, &reload)
             .merge(director::actions(director))
             .merge(commands.actions()),
         token: args.debug.token()?,
@@ -292,6 +288,11 @@ async fn start<E: Engine + 'static>(
     };
     place.ports.serve(admin, healthz, choice.dataplane, vital);
     Ok(())
+}
+
+/// Actions about the table.
+fn actions(status: &Status, reload: &Reload) -> Router {
+    status.actions().merge(reload.actions())
 }
 
 /// Dumps of what the agent has programmed.

@@ -65,7 +65,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
         reason: Reason::Flag,
     };
     choice.register(ours);
-    ServiceCollector::new(Status::default(), 1).register(ours);
+    ServiceCollector::register(&Status::default(), 1, ours);
     let families = Family::ALL.into();
     let node_ports = NodePortAddresses::parse(&[]).unwrap();
     let _ = HealthChecks::register(families, node_ports, health, ours);

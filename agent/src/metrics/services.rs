@@ -110,17 +110,18 @@ impl fmt::Debug for ServiceCollector {
 }
 
 impl ServiceCollector {
-    /// Metrics of at most `limit` ports, as the kernel of this process counts them.
-    #[must_use]
-    pub fn new(status: Status, limit: u32) -> Self {
+    /// As the kernel of this process counts.
+    fn new(status: Status, limit: u32) -> Self {
         Self::with(status, limit, || {
             read_totals().map_err(|error| error.to_string())
         })
     }
 
-    /// Adds the metrics to a registry.
-    pub fn register(self, registry: &mut Registry) {
-        registry.register_collector(Box::new(self));
+    /// Adds metrics of at most `limit` ports to a registry; none if it is 0.
+    pub fn register(status: &Status, limit: u32, registry: &mut Registry) {
+        if limit > 0 {
+            registry.register_collector(Box::new(Self::new(status.clone(), limit)));
+        }
     }
 
     fn with(

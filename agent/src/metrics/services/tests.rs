@@ -129,7 +129,7 @@ async fn a_scrape_reads_the_kernel_and_the_next_one_does_not() {
         _ => Err("gone".to_owned()),
     };
     let mut registry = Registry::with_prefix("portolan_agent");
-    ServiceCollector::with(status().await, 10, kernel).register(&mut registry);
+    registry.register_collector(Box::new(ServiceCollector::with(status().await, 10, kernel)));
     let expected = [
         "portolan_agent_service_connections_total{cluster=\"\",namespace=\"shop\",service=\"web\",port=\"http\",protocol=\"TCP\"} 3",
         "portolan_agent_service_bytes_total{cluster=\"\",namespace=\"shop\",service=\"web\",port=\"http\",protocol=\"TCP\",direction=\"out\"} 300",
@@ -148,7 +148,7 @@ async fn a_scrape_reads_the_kernel_and_the_next_one_does_not() {
 async fn counters_that_cannot_be_read_stay_as_they_were() {
     let mut registry = Registry::with_prefix("portolan_agent");
     let kernel = || Err("no IPVS".to_owned());
-    ServiceCollector::with(status().await, 10, kernel).register(&mut registry);
+    registry.register_collector(Box::new(ServiceCollector::with(status().await, 10, kernel)));
     let text = scrape(&registry);
     assert!(!text.contains("service_connections_total{"), "{text}");
 }
