@@ -223,7 +223,10 @@ pub(crate) fn show_plan(value: Value) -> anyhow::Result<Reply> {
     ];
     rows.extend(imports.iter().map(|import| {
         let (cluster, name) = (import.cluster.clone(), import.name.clone());
-        vec![cluster, name, shares(&import.before), shares(&import.after)]
+        let refused = import.refused.iter();
+        let refused = refused.map(|(cluster, why)| format!("; {cluster}: {why}"));
+        let after = shares(&import.after) + &refused.collect::<String>();
+        vec![cluster, name, shares(&import.before), after]
     }));
     let text = columns(&rows);
     Ok(Reply::new(value, text))
@@ -281,6 +284,13 @@ mod tests {
             json!({"cluster": "us-1", "name": "shop/api", "before": null, "after": by_gateway});
         let text = show_plan(json!({"imports": [moved]})).unwrap().text;
         assert!(text.ends_with("none  eu-1 100.0% by 1 gateway\n"), "{text}");
+        let refused = json!({"cluster": "us-1", "name": "shop/api", "before": shares(json!({"eu-1": 1000})),
+            "after": null, "refused": {"eu-1": "not exported: spec.quota.endpoints: 3"}});
+        let text = show_plan(json!({"imports": [refused]})).unwrap().text;
+        assert!(
+            text.ends_with("none; eu-1: not exported: spec.quota.endpoints: 3\n"),
+            "{text}"
+        );
         let nothing = show_plan(json!({"imports": []})).unwrap();
         assert_eq!(nothing.text, "no import would change\n");
     }

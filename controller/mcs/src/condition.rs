@@ -72,6 +72,7 @@ pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<Wan
         Valid::InvalidServiceType => "A Service of this type cannot be exported",
     };
     let is_valid = status.valid == Valid::Valid;
+    let beyond;
     let (ready, reason, message) = match (status.ready, outside) {
         (Ready::Exported, Some(outside)) => (false, "AddressOutsideNetwork", outside),
         (Ready::Exported, None) => (true, Ready::Exported.as_str(), ""),
@@ -81,11 +82,10 @@ pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<Wan
             Ready::DeniedByPolicy.as_str(),
             "A policy of the set of clusters denies the export",
         ),
-        (Ready::QuotaExceeded, _) => (
-            false,
-            Ready::QuotaExceeded.as_str(),
-            "The cluster has as many older exports as it may",
-        ),
+        (Ready::QuotaExceeded(quota), _) => {
+            beyond = format!("Quota of the Cluster: {quota}");
+            (false, status.ready.as_str(), beyond.as_str())
+        }
     };
     let (conflict, differences) = condition(&status.conflicts);
     let has_conflict = !status.conflicts.is_empty();

@@ -15,6 +15,7 @@ mod named;
 mod noted;
 mod planned;
 mod publish;
+mod quota;
 mod renew;
 mod shown;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub use input::{ClusterState, Kept};
 pub use named::{NamedEndpoint, NamedImport};
 pub use planned::{PlannedImport, PlannedShares};
 pub(crate) use publish::Extent;
+use quota::ReadyEndpoints;
 pub use shown::{ShownCluster, ShownExport, ShownGateway, ShownImport, ShownPort};
 use users::Users;
 
@@ -111,6 +113,10 @@ pub(crate) struct Federation {
     ports_changed: bool,
     /// Set when other exports may need ports.
     ports_wanted: bool,
+    /// The ready endpoints of exports, as of the last plan.
+    ready: ReadyEndpoints,
+    /// Set when the policy changes, on which the numbers of all exports depend.
+    ready_stale: bool,
     /// The imports that depend on the objects of an exported Service.
     users: Users,
     /// The names of clusters by id.
@@ -152,6 +158,7 @@ impl Federation {
         self.dirty.extend(self.gateway_keys());
         self.dirty.extend(at_gateways);
         self.gateways_stale = true;
+        self.ready_stale = true;
         self.ports_wanted = true;
         self.unchecked.extend(imported(&self.plan));
     }
@@ -254,14 +261,20 @@ impl Federation {
         std::mem::take(&mut self.problems_changed)
     }
 
-    /// Computes the plan anew if anything that it depends on has changed; if that is some exports, the
-    /// part of it that they affect.
+    /// Computes the plan anew if anything that it depends on has changed; if that is some exports, or endpoints of
+    /// `services` that a quota counts, the part of it that they affect.
     pub(crate) fn replan(
         &mut self,
         catalog: &Catalog,
         is_news: bool,
         exports: &BTreeSet<ObjectKey>,
+        services: &BTreeSet<ObjectKey>,
     ) {
+        if std::mem::take(&mut self.ready_stale) {
+            self.count_all(catalog);
+        }
+        let counted = self.recount(catalog, exports.union(services));
+        let exports = &(exports | &counted);
         if std::mem::take(&mut self.is_stale) || is_news {
             self.plan_anew(catalog);
             self.check_properties(catalog);
@@ -303,9 +316,15 @@ impl Federation {
         true
     }
 
+    /// Computes the plan from scratch, with what Services say that do not wait to be looked at.
+    pub(crate) fn audit_plan(&mut self, catalog: &Catalog, awaited: &BTreeSet<ObjectKey>) -> bool {
+        self.recount_but(catalog, awaited);
+        self.plan_anew(catalog)
+    }
+
     /// Finds the imports that changes of objects affect, and has their addresses claimed.
     pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
-        self.replan(catalog, dirty.imports, &dirty.exports);
+        self.replan(catalog, dirty.imports, &dirty.exports, &dirty.services);
         self.renew_gateways(catalog, &dirty.hosts);
         if self
             .plan

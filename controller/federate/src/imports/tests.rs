@@ -69,6 +69,7 @@ fn member(name: &str, exports: &[(&str, Candidate)]) -> (&'static str, Member) {
         namespaces: ["shop", "other"].map(Arc::from).into(),
         ranges: Families::from_iter([Family::V4]),
         max_exports: 5000,
+        max_endpoints: 50_000,
         labels: Labels::from([("name".to_owned(), name.to_owned())]),
         id,
         ..Member::default()
@@ -91,6 +92,7 @@ fn service() -> Candidate {
         service: Some(ServiceType::ClusterIp),
         labels: Labels::new(),
         weight: None,
+        ready_endpoints: 1,
         export: Export {
             cluster: "".into(),
             created: Some(1),
@@ -302,7 +304,7 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
     let expected = [
         ("shop/a", Ready::Exported),
         ("shop/denied", Ready::DeniedByPolicy),
-        ("shop/new", Ready::QuotaExceeded),
+        ("shop/new", Ready::QuotaExceeded(Quota::Exports(3))),
         ("shop/old", Ready::Exported),
         ("shop/x", Ready::Exported),
     ];
@@ -311,6 +313,47 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
         expected.map(|(name, ready)| (name.to_owned(), ready))
     );
     assert_eq!(found.imports["a"].len(), 3);
+}
+
+#[test]
+fn the_newest_exports_beyond_the_endpoints_are_refused() {
+    let with = |age, endpoints| Candidate {
+        ready_endpoints: endpoints,
+        ..created(age)
+    };
+    let policies = policies("{}", &[]);
+    let states = |most_exports, most_endpoints| {
+        let exports = [
+            ("shop/first", with(1, 3)),
+            ("shop/second", with(2, 4)),
+            ("shop/third", with(3, 5)),
+            ("shop/fourth", with(4, 0)),
+        ];
+        let mut a = member("a", &exports);
+        a.1.max_exports = most_exports;
+        a.1.max_endpoints = most_endpoints;
+        let found = imports(&policies.world([a]));
+        assert!(
+            found.imports["a"]
+                .keys()
+                .all(|name| found.exports["a"][name].ready == Ready::Exported)
+        );
+        ["shop/first", "shop/second", "shop/third", "shop/fourth"]
+            .map(|name| found.exports["a"][&import_name(name)].ready)
+    };
+    let exported = Ready::Exported;
+    let refused = |most| Ready::QuotaExceeded(Quota::Endpoints(most));
+    assert_eq!(states(10, 12), [exported; 4]);
+    // The fourth one has none, and the third one has waited for longer.
+    let two = [exported, exported, refused(11), refused(11)];
+    assert_eq!(states(10, 11), two);
+    assert_eq!(states(10, 7), [exported, exported, refused(7), refused(7)]);
+    assert_eq!(
+        states(10, 6),
+        [exported, refused(6), refused(6), refused(6)]
+    );
+    let many = Ready::QuotaExceeded(Quota::Exports(2));
+    assert_eq!(states(2, 6), [exported, refused(6), many, many]);
 }
 
 #[test]

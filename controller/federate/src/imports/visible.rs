@@ -8,6 +8,7 @@ use std::sync::Arc;
 use portolan_policy::spec::Action;
 use portolan_policy::{ClusterFacts, Selector, ServiceFacts, import_decision};
 
+use super::statuses::decision;
 use super::{
     Candidate, ExportStatus, Federation, ImportName, Invisible, Member, Ready, ServiceType, Valid,
     World,
@@ -61,7 +62,7 @@ pub(super) fn visible(
         name: importing,
         labels: &here.labels,
     };
-    let export = super::decision(world, exporting, there, service, candidate);
+    let export = decision(world, exporting, there, service, candidate);
     if export.action == Action::Deny {
         return Err(Invisible::ExportDenied(export.because));
     }
@@ -75,8 +76,8 @@ pub(super) fn visible(
         service,
         candidate,
     )?;
-    if status.ready == Ready::QuotaExceeded {
-        return Err(Invisible::Quota(there.max_exports));
+    if let Ready::QuotaExceeded(quota) = status.ready {
+        return Err(Invisible::Quota(quota));
     }
     match &there.unreachable {
         Some(why) if !own => return Err(Invisible::Unreachable(why.clone())),

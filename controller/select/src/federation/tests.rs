@@ -6,6 +6,7 @@ mod deciding;
 mod gateways;
 mod names;
 mod properties;
+mod quota;
 mod random;
 mod rules;
 
@@ -47,10 +48,20 @@ pub(super) fn policies(set: &str, more: &[(&str, &str)]) -> Objects {
 
 /// The same with further fields of the clusters' networks.
 pub(super) fn policies_with(set: &str, networks: [&str; 3], more: &[(&str, &str)]) -> Objects {
+    policies_of(set, networks, [""; 3], more)
+}
+
+/// The same with further fields of the clusters.
+pub(super) fn policies_of(
+    set: &str,
+    networks: [&str; 3],
+    fields: [&str; 3],
+    more: &[(&str, &str)],
+) -> Objects {
     let clusters = (1..)
         .zip(CLUSTERS)
-        .zip(networks)
-        .map(|((number, name), more)| {
+        .zip(networks.into_iter().zip(fields))
+        .map(|((number, name), (more, fields))| {
             let network = format!(
                 "podCIDRs: [10.{number}.0.0/16, 'fd00:{number}::/32'], \
              clusterSetIPs: [10.112.0.0/16, 'fd00:112::/108'], {more}"
@@ -59,7 +70,9 @@ pub(super) fn policies_with(set: &str, networks: [&str; 3], more: &[(&str, &str)
             document(
                 "Cluster",
                 name,
-                &format!("{{access: {{files: [x]}}, region: {zone}, network: {{{network}}}}}"),
+                &format!(
+                    "{{access: {{files: [x]}}, region: {zone}, network: {{{network}}}, {fields}}}"
+                ),
             )
         });
     let more = more.iter().enumerate();
