@@ -46,6 +46,13 @@ pub(crate) fn show(value: Value) -> anyhow::Result<Reply> {
     for port in &import.ports {
         text.push_str(&of_port(port, &answer.phases));
     }
+    if !import.affinity_ends.is_empty() {
+        let _ = writeln!(
+            text,
+            "affinity reaches the gateways of {}: connections of a client are spread behind them",
+            import.affinity_ends.join(", ")
+        );
+    }
     for (cluster, why) in &import.hidden {
         let state = answer.phases.get(cluster).map_or("-", String::as_str);
         let _ = writeln!(text, "{cluster} ({state}): {why}");
@@ -249,7 +256,7 @@ mod tests {
             "scheduler": "wrr", "clusters": [eu]});
         let import = json!({"cluster": "eu-1", "name": "shop/web", "exists": true, "kind": "ClusterSetIP",
             "vips": ["10.112.3.7"], "policy": "TrafficPolicy web: no other policy selects it, minHealthy 70% Proportional",
-            "ports": [port], "hidden": [["ap-1", "not imported: denied by ImportPolicy deny-ap"]]});
+            "ports": [port], "affinityEnds": ["ap-2"], "hidden": [["ap-1", "not imported: denied by ImportPolicy deny-ap"]]});
         let answer = json!({"import": import, "phases": {"eu-1": "Ready"}, "revision": 812,
             "connected": 2, "programmed": 2});
         assert_eq!(
@@ -259,6 +266,7 @@ mod tests {
              port http 80/TCP IPv4, scheduler wrr\n\
              TIER  LOAD  CLUSTER  STATE  READY  HEALTH  SHARE  WEIGHTS   REASON\n\
              1     14    eu-1     Ready  5/10   14/20   70.0%  4×10+1×9  below the minimum: 6/20 go on\n\
+             affinity reaches the gateways of ap-2: connections of a client are spread behind them\n\
              ap-1 (-): not imported: denied by ImportPolicy deny-ap\n\
              programmed on 2 of 2 nodes, revision 812\n"
         );

@@ -58,6 +58,35 @@ impl WantedCondition {
     }
 }
 
+/// The condition of a ServiceImport whose affinity reaches a gateway alone.
+const AFFINITY_PARTIAL: &str = "AffinityPartial";
+/// The clusters that the condition names.
+const NAMED: usize = 8;
+
+/// The condition of an import with affinity whose connections to these clusters go by gateways; none without any.
+pub(crate) fn affinity_partial(clusters: &[Arc<str>]) -> Option<WantedCondition> {
+    let (first, more) = clusters.split_at(clusters.len().min(NAMED));
+    let mut names = first.join(", ");
+    if !more.is_empty() {
+        names += &format!(" and {} more", more.len());
+    }
+    let message = format!(
+        "Connections of a client are held to a gateway of {names}, and spread over the endpoints behind it"
+    );
+    let condition = WantedCondition::new(AFFINITY_PARTIAL, true, "ReachedByGateways", &message);
+    (!clusters.is_empty()).then_some(condition)
+}
+
+/// The conditions of an import that has these. The one about affinity becomes false where it was true and is not wanted
+/// any more; imports that never had it go without.
+pub(crate) fn of_import(wanted: &[WantedCondition], found: &[Condition]) -> Vec<WantedCondition> {
+    let is_it = |kind: &str| kind == AFFINITY_PARTIAL;
+    let is_left = found.iter().any(|one| is_it(&one.kind));
+    let is_left = is_left && !wanted.iter().any(|one| is_it(one.kind));
+    let left = is_left.then(|| WantedCondition::new(AFFINITY_PARTIAL, false, "NotPartial", ""));
+    wanted.iter().cloned().chain(left).collect()
+}
+
 /// Whether an object has all conditions, for this generation of it.
 pub(crate) fn are_there(wanted: &[WantedCondition], found: &[Condition], generation: i64) -> bool {
     wanted.iter().all(|one| one.is_there(found, generation))

@@ -41,6 +41,9 @@ pub struct ShownImport {
     pub ports: Vec<ShownPort>,
     /// The clusters that do not serve it, with the first reason.
     pub hidden: Vec<(String, String)>,
+    /// The clusters at whose gateways the affinity ends; none without affinity.
+    #[serde(default)]
+    pub affinity_ends: Vec<String>,
     /// True while changes of objects wait to be published. Nodes may not have been sent them.
     #[serde(default)]
     pub pending: bool,
@@ -167,6 +170,8 @@ impl Federation {
             Some((exporting.to_string(), of.invisible?.to_string()))
         });
         let hidden = hidden.collect();
+        let ends = here.map(|here| self.affinity_ends(importing, here));
+        let ends = ends.unwrap_or_default();
         Some(ShownImport {
             cluster: importing.to_string(),
             name: name.to_string(),
@@ -181,6 +186,7 @@ impl Federation {
                 .unwrap_or_default(),
             vips,
             hidden,
+            affinity_ends: ends.iter().map(ToString::to_string).collect(),
             pending: false,
         })
     }
