@@ -43,6 +43,9 @@ pub(crate) fn show(value: Value) -> anyhow::Result<Reply> {
         (true, []) => writeln!(text, "{}, no VIP; {}", import.kind, import.policy),
         (true, vips) => writeln!(text, "VIP {}; {}", vips.join(", "), import.policy),
     };
+    if let Some(policy) = &import.nodes {
+        let _ = writeln!(text, "at nodes of ImportPolicy {policy} alone");
+    }
     for port in &import.ports {
         text.push_str(&of_port(port, &answer.phases));
     }
@@ -208,8 +211,11 @@ pub(crate) fn show_plan(value: Value) -> anyhow::Result<Reply> {
         let Some(shares) = shares else {
             return "none".to_owned();
         };
+        let nodes = shares.nodes.as_ref();
+        let nodes = nodes.map(|policy| format!(", at nodes of ImportPolicy {policy}"));
+        let nodes = nodes.unwrap_or_default();
         if shares.permille.is_empty() {
-            return format!("of {}", shares.clusters.join(", "));
+            return format!("of {}{nodes}", shares.clusters.join(", "));
         }
         let parts = shares.permille.iter();
         let parts = parts.map(|(name, share)| {
@@ -221,7 +227,7 @@ pub(crate) fn show_plan(value: Value) -> anyhow::Result<Reply> {
             };
             format!("{name} {}.{}%{by}", share / 10, share % 10)
         });
-        parts.collect::<Vec<_>>().join(", ")
+        parts.collect::<Vec<_>>().join(", ") + &nodes
     };
     let mut rows = vec![
         ["CLUSTER", "IMPORT", "NOW", "THEN"]

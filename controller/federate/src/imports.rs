@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_model::{Families, Family};
-use portolan_policy::{ClusterSet, Labels, Objects, Selector};
+use portolan_policy::{ClusterSet, Labels, Objects};
 
 pub use crate::vip::ImportName;
 pub use reason::{Invisible, Quota, Ready, Valid};
@@ -111,8 +111,8 @@ pub struct ImportHere {
     pub families: Vec<Family>,
     /// By name of the exporting cluster, the name that the Service has there.
     pub sources: Arc<BTreeMap<Arc<str>, ImportName>>,
-    /// The nodes that get the virtual addresses; all if none.
-    pub nodes: Option<Selector>,
+    /// The ImportPolicy whose nodes get the virtual addresses, that of the winner; all nodes if none.
+    pub nodes: Option<Arc<str>>,
     /// How connections are shared.
     pub traffic: Arc<Traffic>,
 }

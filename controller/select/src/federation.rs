@@ -12,6 +12,7 @@ mod gateway;
 mod input;
 mod mcs;
 mod named;
+mod node_groups;
 mod noted;
 mod planned;
 mod publish;
@@ -117,6 +118,10 @@ pub(crate) struct Federation {
     ready: ReadyEndpoints,
     /// Set when the policy changes, on which the numbers of all exports depend.
     ready_stale: bool,
+    /// The clusters whose nodes may be in groups of ImportPolicies.
+    grouped: BTreeSet<Arc<str>>,
+    /// Set when policies or properties change, on which the groups of all nodes depend.
+    groups_stale: bool,
     /// The imports that depend on the objects of an exported Service.
     users: Users,
     /// The names of clusters by id.
@@ -139,7 +144,8 @@ pub(crate) struct Federation {
 impl Federation {
     /// Whether anything waits to be projected.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.is_stale || !self.dirty.is_empty() || !self.unchecked.is_empty()
+        let is_stale = self.is_stale || self.groups_stale;
+        is_stale || !self.dirty.is_empty() || !self.unchecked.is_empty()
     }
 
     pub(crate) fn set_policies(&mut self, objects: Objects) {
@@ -159,6 +165,7 @@ impl Federation {
         self.dirty.extend(at_gateways);
         self.gateways_stale = true;
         self.ready_stale = true;
+        self.groups_stale = true;
         self.ports_wanted = true;
         self.unchecked.extend(imported(&self.plan));
     }
@@ -275,6 +282,7 @@ impl Federation {
         }
         let counted = self.recount(catalog, exports.union(services));
         let exports = &(exports | &counted);
+        self.groups_stale |= is_news;
         if std::mem::take(&mut self.is_stale) || is_news {
             self.plan_anew(catalog);
             self.check_properties(catalog);
@@ -348,6 +356,7 @@ impl Federation {
                 self.dirty.extend(zoned);
             }
         }
+        self.renew_groups(catalog, dirty);
         self.endpoints_changed |= !self.unchecked.is_empty();
         for service in std::mem::take(&mut self.unchecked) {
             self.check_endpoints(catalog, &service);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_policy::spec::Action;
-use portolan_policy::{ClusterFacts, Selector, ServiceFacts, import_decision};
+use portolan_policy::{ClusterFacts, ServiceFacts, import_decision};
 
 use super::statuses::decision;
 use super::{
@@ -23,8 +23,8 @@ pub(super) struct Visible {
     pub(super) name: ImportName,
     /// Its name in the exporting cluster.
     pub(super) source: ImportName,
-    /// The nodes that get the virtual addresses.
-    pub(super) nodes: Option<Selector>,
+    /// The ImportPolicy whose nodes get the virtual addresses.
+    pub(super) nodes: Option<Arc<str>>,
 }
 
 impl Visible {
@@ -141,7 +141,7 @@ fn imported(
             name: Arc::clone(&service.name),
         },
         source: service.clone(),
-        nodes: import.nodes.cloned(),
+        nodes: import.nodes.map(Arc::from),
     })
 }
 

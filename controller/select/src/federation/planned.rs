@@ -44,6 +44,9 @@ pub struct PlannedShares {
     /// themselves are not here.
     #[serde(default)]
     pub gateways: BTreeMap<String, Vec<SocketAddr>>,
+    /// The ImportPolicy whose `nodes` get the addresses; none if all nodes do.
+    #[serde(default)]
+    pub nodes: Option<String>,
     /// The clusters that export it.
     pub clusters: Vec<String>,
 }
@@ -86,6 +89,7 @@ impl Federation {
                     permille: permille.collect(),
                     gateways: gateways.collect(),
                     policy: shown.policy,
+                    nodes: shown.nodes,
                     clusters: here.sources.keys().map(Arc::to_string).collect(),
                 })
             };

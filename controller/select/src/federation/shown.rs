@@ -37,6 +37,9 @@ pub struct ShownImport {
     pub vips: Vec<IpAddr>,
     /// Where its shares come from, in words.
     pub policy: String,
+    /// The ImportPolicy whose `nodes` get the addresses; none if all nodes do.
+    #[serde(default)]
+    pub nodes: Option<String>,
     /// Its ports, by family.
     pub ports: Vec<ShownPort>,
     /// The clusters that do not serve it, with the first reason.
@@ -180,6 +183,7 @@ impl Federation {
                 .map_or(ImportKind::default(), |here| here.import.kind)
                 .as_str()
                 .to_owned(),
+            nodes: here.and_then(|here| Some(here.nodes.as_ref()?.to_string())),
             policy: here.map(|here| in_words(&here.traffic)).unwrap_or_default(),
             ports: here
                 .map(|here| self.ports(catalog, config, &key, here))

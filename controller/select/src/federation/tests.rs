@@ -6,6 +6,7 @@ mod affinity;
 mod deciding;
 mod gateways;
 mod names;
+mod node_groups;
 mod properties;
 mod quota;
 mod random;
@@ -21,7 +22,7 @@ use portolan_catalog::{
 };
 use portolan_federate::Moment;
 use portolan_federate::gateway::{PortClaim, Ports};
-use portolan_model::{Family, NodeKey, NodeOverlay, Protocol, Record, RecordKey};
+use portolan_model::{Family, NodeInfo, NodeKey, NodeOverlay, Protocol, Record, RecordKey};
 use portolan_policy::{File, Objects, read};
 
 use super::*;
@@ -273,6 +274,7 @@ fn allocate_ports(pipeline: &mut Pipeline) {
 pub(super) struct Tables {
     pub(super) records: BTreeMap<RecordKey, Arc<Record>>,
     pub(super) lists: BTreeMap<(NodeKey, RecordKey), Arc<NodeOverlay>>,
+    pub(super) nodes: BTreeMap<NodeKey, NodeInfo>,
 }
 
 impl Tables {
@@ -281,6 +283,12 @@ impl Tables {
             match record {
                 Some(record) => self.records.insert(key, record),
                 None => self.records.remove(&key),
+            };
+        }
+        for (node, info) in delta.nodes {
+            match info == NodeInfo::default() {
+                true => self.nodes.remove(&node),
+                false => self.nodes.insert(node, info),
             };
         }
         for (node, lists) in delta.lists {

@@ -119,7 +119,7 @@ impl Federation {
 }
 
 /// What a cluster says of itself.
-fn reported(catalog: &Catalog, name: &str) -> Labels {
+pub(super) fn reported(catalog: &Catalog, name: &str) -> Labels {
     let properties = catalog.properties(name).into_iter().flatten();
     properties
         .map(|(name, value)| (name.to_string(), value.to_string()))

@@ -42,6 +42,8 @@ fn all_policies() -> Vec<Objects> {
     let weights = "{tiers: [{clusters: [{names: [a], weight: 70}, {names: [b], weight: 20}]}]}";
     let deny = "{from: {names: [b]}, action: Deny}";
     let other = "{services: {names: [s1]}, namespaceAs: other}";
+    let labelled = "{services: {names: [s0]}, nodes: {matchLabels: {edge: 'true'}}}";
+    let named = "{services: {names: [s1]}, clusters: {names: [b, c]}, nodes: {names: [n0]}}";
     let small = "{quota: {endpointsPerExport: 1, exportsPerCluster: 1}}";
     vec![
         policies("{}", &[]),
@@ -64,6 +66,7 @@ fn all_policies() -> Vec<Objects> {
             FEW,
             &[],
         ),
+        policies("{}", &[("ImportPolicy", labelled), ("ImportPolicy", named)]),
     ]
 }
 
@@ -168,6 +171,9 @@ fn object() -> impl Strategy<Value = Object> {
         let mut node = gateway_node(if is_forged { "c" } else { cluster }, name, ready);
         node.key.cluster = cluster.into();
         node.info.zone = zone.map(Arc::from);
+        if let (Some(_), Some(host)) = (zone, &mut node.host) {
+            host.labels.insert("edge".into(), ready.to_string());
+        }
         Object::Node(node)
     });
     prop_oneof![
@@ -205,7 +211,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => object().prop_map(move |object| changed(put(object))),
         3 => object().prop_map(move |object| changed(ObjectChange::Delete(object.reference()))),
-        1 => (0..12usize).prop_map(Step::Policies),
+        1 => (0..13usize).prop_map(Step::Policies),
         1 => states().prop_map(Step::States),
         4 => Just(Step::Flush),
     ]
@@ -346,7 +352,7 @@ proptest! {
 
     #[test]
     fn imports_that_follow_changes_equal_imports_from_scratch(
-        policy in 0..12usize,
+        policy in 0..13usize,
         steps in vec(step(), 0..60),
     ) {
         let policies = all_policies();
@@ -374,6 +380,7 @@ proptest! {
         from_scratch.fold(anew.flush());
         prop_assert_eq!(&tables.records, &from_scratch.records);
         prop_assert_eq!(&tables.lists, &from_scratch.lists);
+        prop_assert_eq!(&tables.nodes, &from_scratch.nodes);
         prop_assert_eq!(pipeline.problems(), anew.problems());
         let mut names_from_scratch = BTreeMap::new();
         anew.follow_names();
@@ -397,7 +404,7 @@ fn random_worlds_have_imports() {
         let steps = vec(step(), 60).new_tree(&mut runner).unwrap().current();
         let mut pipeline = Pipeline::new(SelectConfig::default());
         let mut inputs = Inputs::default();
-        for step in start(number % 12).into_iter().chain(steps) {
+        for step in start(number % 13).into_iter().chain(steps) {
             inputs.take(&mut pipeline, &policies, step);
         }
         allocate(&mut pipeline);
