@@ -269,29 +269,32 @@ async fn start<E: Engine + 'static>(
         backends: Some(backends),
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
-    if args.service_metrics > 0 {
-        ServiceCollector::new(status.clone(), args.service_metrics).register(registry);
-    }
+    count_services(args, &status, registry);
     let source = open_source(args, registry, vital)?;
     follow(args, place.node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;
     vital.spawn_endless("reload on SIGHUP", reload.clone().follow_signal()?);
 
+    let own_actions = status.actions().merge(reload.actions());
+    let host_actions = director::actions(director).merge(commands.actions());
     let admin = Admin {
         metrics: Arc::new(metrics),
         readiness,
         liveness: Liveness::default(),
         debug: dumps(&status, tracer).merge(overviews.dumps()),
-        actions: status
-            .actions()
-            .merge(reload.actions())
-            .merge(director::actions(director))
-            .merge(commands.actions()),
+        actions: own_actions.merge(host_actions),
         token: args.debug.token()?,
         pages: None,
     };
     place.ports.serve(admin, healthz, choice.dataplane, vital);
     Ok(())
+}
+
+/// Counts the use of Service ports, if that is asked for.
+fn count_services(args: &RunArgs, status: &Status, registry: &mut Registry) {
+    if args.service_metrics > 0 {
+        ServiceCollector::new(status.clone(), args.service_metrics).register(registry);
+    }
 }
 
 /// Dumps of what the agent has programmed.
