@@ -124,3 +124,75 @@ pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<Wan
         WantedCondition::new("Conflict", has_conflict, &conflict, &differences),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use portolan_federate::imports::Quota;
+    use portolan_federate::merge::{Conflict, ConflictReason};
+
+    use super::*;
+
+    fn told(valid: Valid, ready: Ready, outside: Option<&str>, conflicts: &[Conflict]) -> String {
+        let status = ExportStatus {
+            valid,
+            ready,
+            conflicts: conflicts.to_vec(),
+            importers: Arc::default(),
+        };
+        let all = of_export(&status, outside);
+        let all = all
+            .iter()
+            .map(|one| format!("{} {}", one.status(), one.reason));
+        all.collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn each_state_of_an_export_has_its_conditions() {
+        let of = |valid, ready, outside| told(valid, ready, outside, &[]);
+        let (good, exported) = (Valid::Valid, Ready::Exported);
+        let none = "False NoConflicts";
+        let ready = format!("True Valid, True Exported, {none}");
+        assert_eq!(of(good, exported, None), ready);
+        for (state, outside, reason) in [
+            (exported, Some("10.9.0.1"), "AddressOutsideNetwork"),
+            (Ready::DeniedByPolicy, None, "DeniedByPolicy"),
+            (
+                Ready::QuotaExceeded(Quota::Endpoints(3)),
+                None,
+                "QuotaExceeded",
+            ),
+        ] {
+            let expected = format!("True Valid, False {reason}, {none}");
+            assert_eq!(of(good, state, outside), expected);
+        }
+        for (valid, reason) in [
+            (Valid::NoService, "NoService"),
+            (Valid::InvalidServiceType, "InvalidServiceType"),
+        ] {
+            let expected = format!("False {reason}, False Failed, {none}");
+            assert_eq!(of(valid, Ready::Failed, None), expected);
+        }
+        let conflict = Conflict {
+            reason: ConflictReason::Port,
+            winner: "a".into(),
+            others: BTreeSet::from(["b".into()]),
+            of: 2,
+        };
+        let expected = "True Valid, True Exported, True PortConflict";
+        assert_eq!(told(good, exported, None, &[conflict]), expected);
+    }
+
+    #[test]
+    fn a_refused_export_is_told_the_field_of_the_quota() {
+        let status = ExportStatus {
+            valid: Valid::Valid,
+            ready: Ready::QuotaExceeded(Quota::Endpoints(3)),
+            conflicts: Vec::new(),
+            importers: Arc::default(),
+        };
+        let ready = of_export(&status, None)[1].message.clone();
+        assert!(ready.contains("spec.quota.endpoints"), "{ready}");
+    }
+}

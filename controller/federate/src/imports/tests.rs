@@ -286,12 +286,22 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
             "{services: {names: [denied]}, action: Deny}",
         )],
     );
+    let mut undated = service();
+    undated.export.created = None;
     let exports = [
         ("shop/x", created(3)),
         ("shop/old", created(1)),
         ("shop/denied", created(0)),
         ("shop/new", created(4)),
         ("shop/a", created(3)),
+        (
+            "shop/gone",
+            Candidate {
+                service: None,
+                ..created(0)
+            },
+        ),
+        ("shop/undated", undated),
     ];
     let mut a = member("a", &exports);
     a.1.max_exports = 3;
@@ -304,8 +314,10 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
     let expected = [
         ("shop/a", Ready::Exported),
         ("shop/denied", Ready::DeniedByPolicy),
+        ("shop/gone", Ready::Failed),
         ("shop/new", Ready::QuotaExceeded(Quota::Exports(3))),
         ("shop/old", Ready::Exported),
+        ("shop/undated", Ready::QuotaExceeded(Quota::Exports(3))),
         ("shop/x", Ready::Exported),
     ];
     assert_eq!(
