@@ -94,6 +94,7 @@ fn full() -> Record {
         },
         drain_seconds: Some(0),
         health_check_port: Some(32_000),
+        node_group: Some("ImportPolicy/edge".into()),
         ..Record::new(key("east", "names", "dns", Protocol::Udp))
     }
 }
@@ -112,7 +113,7 @@ fn node() -> NodeInfo {
         zone: Some("zone-a".into()),
         pod_cidrs: vec![net("10.244.1.0/24"), net("fd00:1::/64")],
         eligible: true,
-        groups: Vec::new(),
+        groups: vec!["ImportPolicy/edge".into()],
         director: None,
     }
 }

@@ -57,8 +57,9 @@ fn changes_of(before: &NodeTable, after: &NodeTable, key: &RecordKey) -> TableCh
             drain_seconds,
             health_check_port,
             balancing,
+            node_group,
         } = Record::clone(record);
-        let limits = (drain_seconds, health_check_port, balancing);
+        let limits = (drain_seconds, health_check_port, balancing, node_group);
         Some((frontends, affinity, scheduling, limits))
     };
     let endpoints = |table: &NodeTable| {

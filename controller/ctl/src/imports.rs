@@ -43,8 +43,18 @@ pub(crate) fn show(value: Value) -> anyhow::Result<Reply> {
         (true, []) => writeln!(text, "{}, no VIP; {}", import.kind, import.policy),
         (true, vips) => writeln!(text, "VIP {}; {}", vips.join(", "), import.policy),
     };
+    if let Some(policy) = &import.nodes {
+        let _ = writeln!(text, "at nodes of ImportPolicy {policy} alone");
+    }
     for port in &import.ports {
         text.push_str(&of_port(port, &answer.phases));
+    }
+    if !import.affinity_ends.is_empty() {
+        let _ = writeln!(
+            text,
+            "affinity reaches the gateways of {}: connections of a client are spread behind them",
+            import.affinity_ends.join(", ")
+        );
     }
     for (cluster, why) in &import.hidden {
         let state = answer.phases.get(cluster).map_or("-", String::as_str);
@@ -201,8 +211,11 @@ pub(crate) fn show_plan(value: Value) -> anyhow::Result<Reply> {
         let Some(shares) = shares else {
             return "none".to_owned();
         };
+        let nodes = shares.nodes.as_ref();
+        let nodes = nodes.map(|policy| format!(", at nodes of ImportPolicy {policy}"));
+        let nodes = nodes.unwrap_or_default();
         if shares.permille.is_empty() {
-            return format!("of {}", shares.clusters.join(", "));
+            return format!("of {}{nodes}", shares.clusters.join(", "));
         }
         let parts = shares.permille.iter();
         let parts = parts.map(|(name, share)| {
@@ -214,7 +227,7 @@ pub(crate) fn show_plan(value: Value) -> anyhow::Result<Reply> {
             };
             format!("{name} {}.{}%{by}", share / 10, share % 10)
         });
-        parts.collect::<Vec<_>>().join(", ")
+        parts.collect::<Vec<_>>().join(", ") + &nodes
     };
     let mut rows = vec![
         ["CLUSTER", "IMPORT", "NOW", "THEN"]
@@ -223,7 +236,10 @@ pub(crate) fn show_plan(value: Value) -> anyhow::Result<Reply> {
     ];
     rows.extend(imports.iter().map(|import| {
         let (cluster, name) = (import.cluster.clone(), import.name.clone());
-        vec![cluster, name, shares(&import.before), shares(&import.after)]
+        let refused = import.refused.iter();
+        let refused = refused.map(|(cluster, why)| format!("; {cluster}: {why}"));
+        let after = shares(&import.after) + &refused.collect::<String>();
+        vec![cluster, name, shares(&import.before), after]
     }));
     let text = columns(&rows);
     Ok(Reply::new(value, text))
@@ -246,7 +262,7 @@ mod tests {
             "scheduler": "wrr", "clusters": [eu]});
         let import = json!({"cluster": "eu-1", "name": "shop/web", "exists": true, "kind": "ClusterSetIP",
             "vips": ["10.112.3.7"], "policy": "TrafficPolicy web: no other policy selects it, minHealthy 70% Proportional",
-            "ports": [port], "hidden": [["ap-1", "not imported: denied by ImportPolicy deny-ap"]]});
+            "ports": [port], "affinityEnds": ["ap-2"], "hidden": [["ap-1", "not imported: denied by ImportPolicy deny-ap"]]});
         let answer = json!({"import": import, "phases": {"eu-1": "Ready"}, "revision": 812,
             "connected": 2, "programmed": 2});
         assert_eq!(
@@ -256,6 +272,7 @@ mod tests {
              port http 80/TCP IPv4, scheduler wrr\n\
              TIER  LOAD  CLUSTER  STATE  READY  HEALTH  SHARE  WEIGHTS   REASON\n\
              1     14    eu-1     Ready  5/10   14/20   70.0%  4×10+1×9  below the minimum: 6/20 go on\n\
+             affinity reaches the gateways of ap-2: connections of a client are spread behind them\n\
              ap-1 (-): not imported: denied by ImportPolicy deny-ap\n\
              programmed on 2 of 2 nodes, revision 812\n"
         );
@@ -281,6 +298,13 @@ mod tests {
             json!({"cluster": "us-1", "name": "shop/api", "before": null, "after": by_gateway});
         let text = show_plan(json!({"imports": [moved]})).unwrap().text;
         assert!(text.ends_with("none  eu-1 100.0% by 1 gateway\n"), "{text}");
+        let refused = json!({"cluster": "us-1", "name": "shop/api", "before": shares(json!({"eu-1": 1000})),
+            "after": null, "refused": {"eu-1": "not exported: spec.quota.endpoints: 3"}});
+        let text = show_plan(json!({"imports": [refused]})).unwrap().text;
+        assert!(
+            text.ends_with("none; eu-1: not exported: spec.quota.endpoints: 3\n"),
+            "{text}"
+        );
         let nothing = show_plan(json!({"imports": []})).unwrap();
         assert_eq!(nothing.text, "no import would change\n");
     }

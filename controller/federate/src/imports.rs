@@ -12,6 +12,7 @@
 mod reason;
 mod renew;
 mod shared;
+mod statuses;
 mod traffic;
 mod visible;
 
@@ -22,20 +23,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_model::{Families, Family};
-use portolan_policy::spec::Action;
-use portolan_policy::{
-    ClusterFacts, ClusterSet, ExportDecision, Labels, Objects, Selector, ServiceFacts,
-    export_decision,
-};
+use portolan_policy::{ClusterSet, Labels, Objects};
 
 pub use crate::vip::ImportName;
-pub use reason::{Invisible, Ready, Valid};
+pub use reason::{Invisible, Quota, Ready, Valid};
 pub use renew::Renewal;
 pub use traffic::{ImportRecord, Traffic, TrafficReason};
 pub use visible::Explained;
 
 use crate::merge::{Conflict, Export, Import, ImportKind};
 use shared::Merges;
+use statuses::statuses;
 
 /// Everything that the imports depend on.
 #[derive(Debug, Clone)]
@@ -65,6 +63,8 @@ pub struct Member {
     pub unreachable: Option<String>,
     /// The most exports; the newest ones beyond it are refused.
     pub max_exports: u32,
+    /// The most ready endpoints of all exports together; the newest exports beyond it are refused.
+    pub max_endpoints: u32,
     /// The Services with a ServiceExport, and where policies export without one all Services.
     pub exports: BTreeMap<ImportName, Candidate>,
     /// The ids of winning clusters, from annotations of its present ServiceImports.
@@ -83,6 +83,8 @@ pub struct Candidate {
     /// The weight that its owner gives the cluster (annotation `portolan.dev/cluster-weight`), 0 to
     /// 1000.
     pub weight: Option<u16>,
+    /// How many ready endpoints imports may use.
+    pub ready_endpoints: u32,
     /// What becomes part of imports.
     pub export: Export,
 }
@@ -109,8 +111,8 @@ pub struct ImportHere {
     pub families: Vec<Family>,
     /// By name of the exporting cluster, the name that the Service has there.
     pub sources: Arc<BTreeMap<Arc<str>, ImportName>>,
-    /// The nodes that get the virtual addresses; all if none.
-    pub nodes: Option<Selector>,
+    /// The ImportPolicy whose nodes get the virtual addresses, that of the winner; all nodes if none.
+    pub nodes: Option<Arc<str>>,
     /// How connections are shared.
     pub traffic: Arc<Traffic>,
 }
@@ -200,86 +202,6 @@ fn imports_of(
     let imports = importing.collect();
     shared::share_importers(exports);
     imports
-}
-
-/// The statuses of a cluster's exports, before anybody imports them.
-fn statuses(world: &World<'_>, name: &str, member: &Member) -> BTreeMap<ImportName, ExportStatus> {
-    let decisions = member.exports.iter().filter_map(|(service, candidate)| {
-        let decision = decision(world, name, member, service, candidate);
-        let exported = candidate.requested || decision.automatic;
-        exported.then_some((service, candidate, decision))
-    });
-    let decisions: Vec<_> = decisions.collect();
-    let mut allowed: Vec<(&ImportName, &Candidate)> = decisions
-        .iter()
-        .filter(|(_, candidate, decision)| {
-            validity(candidate) == Valid::Valid && decision.action == Action::Allow
-        })
-        .map(|(service, candidate, _)| (*service, *candidate))
-        .collect();
-    allowed.sort_by_key(|(service, candidate)| {
-        let created = candidate.export.created;
-        (created.is_none(), created, *service)
-    });
-    let most = usize::try_from(member.max_exports).unwrap_or(usize::MAX);
-    let beyond: BTreeSet<&ImportName> = allowed
-        .iter()
-        .skip(most)
-        .map(|(service, _)| *service)
-        .collect();
-    let statuses = decisions.into_iter().map(|(service, candidate, decision)| {
-        let valid = validity(candidate);
-        let ready = match decision.action {
-            _ if valid != Valid::Valid => Ready::Failed,
-            Action::Deny => Ready::DeniedByPolicy,
-            Action::Allow if beyond.contains(service) => Ready::QuotaExceeded,
-            Action::Allow => Ready::Exported,
-        };
-        let status = ExportStatus {
-            valid,
-            ready,
-            conflicts: Vec::new(),
-            importers: Arc::default(),
-        };
-        (service.clone(), status)
-    });
-    statuses.collect()
-}
-
-fn validity(candidate: &Candidate) -> Valid {
-    match candidate.service {
-        None => Valid::NoService,
-        Some(ServiceType::ExternalName) => Valid::InvalidServiceType,
-        // The order of clusters means nothing where DNS names all endpoints.
-        Some(ServiceType::Headless) if !candidate.export.cluster_selectors.is_empty() => {
-            Valid::InvalidServiceType
-        }
-        Some(_) => Valid::Valid,
-    }
-}
-
-fn decision<'w>(
-    world: &World<'w>,
-    name: &str,
-    member: &Member,
-    service: &ImportName,
-    candidate: &Candidate,
-) -> ExportDecision<'w> {
-    let cluster = ClusterFacts {
-        name,
-        labels: &member.labels,
-    };
-    let service = ServiceFacts {
-        namespace: &service.namespace,
-        name: &service.name,
-        labels: &candidate.labels,
-    };
-    export_decision(
-        world.set,
-        world.objects.exports.values(),
-        &cluster,
-        &service,
-    )
 }
 
 /// The imports of one cluster.

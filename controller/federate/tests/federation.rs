@@ -88,6 +88,7 @@ fn export(cluster: &str) -> Candidate {
         service: Some(ServiceType::ClusterIp),
         labels: Labels::new(),
         weight: None,
+        ready_endpoints: 1,
         export: Export {
             cluster: cluster.into(),
             created: Some(0),
@@ -121,6 +122,7 @@ fn world(objects: &Objects) -> World<'_> {
                 .map(|range| Family::of(range.addr()))
                 .collect::<Families>(),
             max_exports: 10,
+            max_endpoints: 10,
             exports: BTreeMap::from([(web(), export(&cluster.id))]),
             ..Member::default()
         };

@@ -58,6 +58,35 @@ impl WantedCondition {
     }
 }
 
+/// The condition of a ServiceImport whose affinity reaches a gateway alone.
+const AFFINITY_PARTIAL: &str = "AffinityPartial";
+/// The clusters that the condition names.
+const NAMED: usize = 8;
+
+/// The condition of an import with affinity whose connections to these clusters go by gateways; none without any.
+pub(crate) fn affinity_partial(clusters: &[Arc<str>]) -> Option<WantedCondition> {
+    let (first, more) = clusters.split_at(clusters.len().min(NAMED));
+    let mut names = first.join(", ");
+    if !more.is_empty() {
+        names += &format!(" and {} more", more.len());
+    }
+    let message = format!(
+        "Connections of a client are held to a gateway of {names}, and spread over the endpoints behind it"
+    );
+    let condition = WantedCondition::new(AFFINITY_PARTIAL, true, "ReachedByGateways", &message);
+    (!clusters.is_empty()).then_some(condition)
+}
+
+/// The conditions of an import that has these. The one about affinity becomes false where it was true and is not wanted
+/// any more; imports that never had it go without.
+pub(crate) fn of_import(wanted: &[WantedCondition], found: &[Condition]) -> Vec<WantedCondition> {
+    let is_it = |kind: &str| kind == AFFINITY_PARTIAL;
+    let is_left = found.iter().any(|one| is_it(&one.kind));
+    let is_left = is_left && !wanted.iter().any(|one| is_it(one.kind));
+    let left = is_left.then(|| WantedCondition::new(AFFINITY_PARTIAL, false, "NotPartial", ""));
+    wanted.iter().cloned().chain(left).collect()
+}
+
 /// Whether an object has all conditions, for this generation of it.
 pub(crate) fn are_there(wanted: &[WantedCondition], found: &[Condition], generation: i64) -> bool {
     wanted.iter().all(|one| one.is_there(found, generation))
@@ -72,6 +101,7 @@ pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<Wan
         Valid::InvalidServiceType => "A Service of this type cannot be exported",
     };
     let is_valid = status.valid == Valid::Valid;
+    let beyond;
     let (ready, reason, message) = match (status.ready, outside) {
         (Ready::Exported, Some(outside)) => (false, "AddressOutsideNetwork", outside),
         (Ready::Exported, None) => (true, Ready::Exported.as_str(), ""),
@@ -81,11 +111,10 @@ pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<Wan
             Ready::DeniedByPolicy.as_str(),
             "A policy of the set of clusters denies the export",
         ),
-        (Ready::QuotaExceeded, _) => (
-            false,
-            Ready::QuotaExceeded.as_str(),
-            "The cluster has as many older exports as it may",
-        ),
+        (Ready::QuotaExceeded(quota), _) => {
+            beyond = format!("Quota of the Cluster: {quota}");
+            (false, status.ready.as_str(), beyond.as_str())
+        }
     };
     let (conflict, differences) = condition(&status.conflicts);
     let has_conflict = !status.conflicts.is_empty();
@@ -94,4 +123,76 @@ pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<Wan
         WantedCondition::new("Ready", ready, reason, message),
         WantedCondition::new("Conflict", has_conflict, &conflict, &differences),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use portolan_federate::imports::Quota;
+    use portolan_federate::merge::{Conflict, ConflictReason};
+
+    use super::*;
+
+    fn told(valid: Valid, ready: Ready, outside: Option<&str>, conflicts: &[Conflict]) -> String {
+        let status = ExportStatus {
+            valid,
+            ready,
+            conflicts: conflicts.to_vec(),
+            importers: Arc::default(),
+        };
+        let all = of_export(&status, outside);
+        let all = all
+            .iter()
+            .map(|one| format!("{} {}", one.status(), one.reason));
+        all.collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn each_state_of_an_export_has_its_conditions() {
+        let of = |valid, ready, outside| told(valid, ready, outside, &[]);
+        let (good, exported) = (Valid::Valid, Ready::Exported);
+        let none = "False NoConflicts";
+        let ready = format!("True Valid, True Exported, {none}");
+        assert_eq!(of(good, exported, None), ready);
+        for (state, outside, reason) in [
+            (exported, Some("10.9.0.1"), "AddressOutsideNetwork"),
+            (Ready::DeniedByPolicy, None, "DeniedByPolicy"),
+            (
+                Ready::QuotaExceeded(Quota::Endpoints(3)),
+                None,
+                "QuotaExceeded",
+            ),
+        ] {
+            let expected = format!("True Valid, False {reason}, {none}");
+            assert_eq!(of(good, state, outside), expected);
+        }
+        for (valid, reason) in [
+            (Valid::NoService, "NoService"),
+            (Valid::InvalidServiceType, "InvalidServiceType"),
+        ] {
+            let expected = format!("False {reason}, False Failed, {none}");
+            assert_eq!(of(valid, Ready::Failed, None), expected);
+        }
+        let conflict = Conflict {
+            reason: ConflictReason::Port,
+            winner: "a".into(),
+            others: BTreeSet::from(["b".into()]),
+            of: 2,
+        };
+        let expected = "True Valid, True Exported, True PortConflict";
+        assert_eq!(told(good, exported, None, &[conflict]), expected);
+    }
+
+    #[test]
+    fn a_refused_export_is_told_the_field_of_the_quota() {
+        let status = ExportStatus {
+            valid: Valid::Valid,
+            ready: Ready::QuotaExceeded(Quota::Endpoints(3)),
+            conflicts: Vec::new(),
+            importers: Arc::default(),
+        };
+        let ready = of_export(&status, None)[1].message.clone();
+        assert!(ready.contains("spec.quota.endpoints"), "{ready}");
+    }
 }

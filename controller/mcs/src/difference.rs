@@ -8,7 +8,7 @@ use std::sync::Arc;
 use portolan_catalog::{ObjectKey, ServiceExport, ServiceImport};
 use portolan_federate::imports::ImportName;
 
-use crate::condition::are_there;
+use crate::condition::{are_there, of_import};
 use crate::labels;
 use crate::manifest::{self, Write, WriteKind};
 use crate::wanted::{Wanted, WantedImport};
@@ -122,13 +122,14 @@ fn differences(
         && own.labels == wanted.labels
         && own.annotations == wanted.annotations
         && own.spec.as_ref() == Some(&wanted.spec);
+    let conditions = of_import(&wanted.conditions, &own.conditions);
     let has_status = own.clusters == wanted.clusters
-        && are_there(&wanted.conditions, &own.conditions, found.generation);
+        && are_there(&conditions, &own.conditions, found.generation);
     let content = (!is_same).then(|| manifest::apply(name, wanted, &found.uid));
     // A change of the content is another generation, which the next look sees.
     let status = (is_same && !has_status).then(|| {
         let of = (&*found.uid, found.generation);
-        manifest::apply_status(name, wanted, of, &own.conditions)
+        manifest::apply_status(name, wanted, &conditions, of, &own.conditions)
     });
     content.into_iter().chain(status).collect()
 }

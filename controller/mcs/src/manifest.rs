@@ -188,6 +188,7 @@ pub(crate) fn apply(name: &ImportName, wanted: &WantedImport, uid: &str) -> Writ
 pub(crate) fn apply_status(
     name: &ImportName,
     wanted: &WantedImport,
+    wanted_conditions: &[WantedCondition],
     (uid, generation): (&str, i64),
     found: &[Condition],
 ) -> Write {
@@ -196,7 +197,7 @@ pub(crate) fn apply_status(
     let clusters = wanted.clusters.iter().map(|id| json!({"cluster": &**id}));
     let status = json!({
         "clusters": clusters.collect::<Vec<_>>(),
-        "conditions": conditions(&wanted.conditions, found, generation),
+        "conditions": conditions(wanted_conditions, found, generation),
     });
     fields.insert("status".to_owned(), status);
     Write {

@@ -49,6 +49,15 @@ impl Wanted {
         self.imports.insert(name, WantedImport::new(here, ips));
     }
 
+    /// Adds that the affinity of an import reaches no further than the gateways of these clusters.
+    pub fn affinity_partial(&mut self, name: &ImportName, clusters: &[Arc<str>]) {
+        if let Some(import) = self.imports.get_mut(name) {
+            import
+                .conditions
+                .extend(condition::affinity_partial(clusters));
+        }
+    }
+
     /// Adds an annotation to an import.
     pub fn annotate(&mut self, name: &ImportName, key: &str, value: String) {
         if let Some(import) = self.imports.get_mut(name) {

@@ -150,6 +150,8 @@ pub enum PolicyError {
     },
     #[error("the kubeconfig has {0}: expected data within it")]
     KubeconfigForbidden(String),
+    #[error("{0} other ImportPolicies name nodes, and no more can")]
+    TooManyNodeSelectors(usize),
     #[error("no Cluster {0:?}: the rest of the object is in force")]
     UnknownCluster(String),
 }
@@ -163,7 +165,8 @@ impl PolicyError {
             Self::NamePattern(_)
             | Self::LabelKey(_)
             | Self::OperatorValues { .. }
-            | Self::NamesOfServices => Reason::InvalidSelector,
+            | Self::NamesOfServices
+            | Self::TooManyNodeSelectors(_) => Reason::InvalidSelector,
             Self::WeightRange(_) | Self::WeightMissing => Reason::InvalidWeight,
             Self::TierCount(_)
             | Self::TierKind(_)

@@ -64,6 +64,9 @@ impl Object {
     }
 }
 
+/// The most ImportPolicies that name nodes: each is a group that the facts about nodes may name.
+const MOST_NODE_SELECTORS: usize = 64;
+
 /// An object that is not in force, or with a warning that is, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectFault {
@@ -105,13 +108,30 @@ impl Objects {
 
     /// The objects that these make together. An object that cannot be in force with the others is
     /// left out, and its fault is returned: of two ClusterSets, or Clusters with the same id, the
-    /// younger; of two objects of the same name the second.
+    /// younger; of two objects of the same name the
+    /// second; of more than 64 ImportPolicies that name nodes the youngest.
     #[must_use]
     pub fn together(objects: Vec<Object>) -> (Self, Vec<ObjectFault>) {
+        Self::together_after(objects, &Self::default())
+    }
+
+    /// As [`Self::together`]. ImportPolicies that name nodes already in `last` come before others that do, so that no
+    /// new one takes the place of one in force.
+    fn together_after(objects: Vec<Object>, last: &Self) -> (Self, Vec<ObjectFault>) {
         let mut all = Self::default();
         let mut faults = Vec::new();
         let mut by_age = objects;
-        by_age.sort_by(|one, other| one.meta().by_age().cmp(&other.meta().by_age()));
+        let names_nodes_anew = |object: &Object| match object {
+            Object::ImportPolicy(policy) => {
+                let before = last.imports.get(&policy.meta.name);
+                policy.narrows() && !before.is_some_and(ImportPolicy::narrows)
+            }
+            _ => false,
+        };
+        by_age.sort_by(|one, other| {
+            let is_new = names_nodes_anew(one).cmp(&names_nodes_anew(other));
+            is_new.then_with(|| one.meta().by_age().cmp(&other.meta().by_age()))
+        });
         for object in by_age {
             let name = object.name();
             if let Err(fault) = all.insert(object) {
@@ -146,7 +166,7 @@ impl Objects {
         let kept = refused.into_iter().filter_map(|name| last.get(name));
         let present: Vec<ObjectName> = objects.iter().map(Object::name).collect();
         objects.extend(kept.filter(|object| !present.contains(&object.name())));
-        let (all, further) = Self::together(objects);
+        let (all, further) = Self::together_after(objects, last);
         faults.extend(further);
         (all, faults)
     }
@@ -198,6 +218,11 @@ impl Objects {
                 self.exports.insert(name.name, policy);
             }
             Object::ImportPolicy(policy) => {
+                let others = self.imports.values().filter(|other| other.narrows());
+                if policy.narrows() && others.count() >= MOST_NODE_SELECTORS {
+                    let error = PolicyError::TooManyNodeSelectors(MOST_NODE_SELECTORS);
+                    return fault("spec.nodes", error);
+                }
                 self.imports.insert(name.name, policy);
             }
             Object::TrafficPolicy(policy) => {

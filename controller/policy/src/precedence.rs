@@ -147,8 +147,8 @@ pub struct ImportDecision<'p> {
     pub action: Action,
     /// The namespace that the Service has in the importing cluster, if another.
     pub namespace_as: Option<&'p str>,
-    /// The nodes that get the virtual address; all if none.
-    pub nodes: Option<&'p Selector>,
+    /// The name of the policy whose nodes get the virtual address; all nodes if none.
+    pub nodes: Option<&'p str>,
     /// Why.
     pub because: Because,
 }
@@ -178,7 +178,7 @@ pub fn import_decision<'p>(
         Some((policy, because)) => ImportDecision {
             action: policy.action,
             namespace_as: policy.namespace_as.as_deref(),
-            nodes: Some(&policy.nodes),
+            nodes: policy.narrows().then_some(&*policy.meta.name),
             because,
         },
         None => ImportDecision {

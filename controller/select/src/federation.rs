@@ -12,9 +12,11 @@ mod gateway;
 mod input;
 mod mcs;
 mod named;
+mod node_groups;
 mod noted;
 mod planned;
 mod publish;
+mod quota;
 mod renew;
 mod shown;
 #[cfg(test)]
@@ -39,6 +41,7 @@ pub use input::{ClusterState, Kept};
 pub use named::{NamedEndpoint, NamedImport};
 pub use planned::{PlannedImport, PlannedShares};
 pub(crate) use publish::Extent;
+use quota::ReadyEndpoints;
 pub use shown::{ShownCluster, ShownExport, ShownGateway, ShownImport, ShownPort};
 use users::Users;
 
@@ -111,6 +114,14 @@ pub(crate) struct Federation {
     ports_changed: bool,
     /// Set when other exports may need ports.
     ports_wanted: bool,
+    /// The ready endpoints of exports, as of the last plan.
+    ready: ReadyEndpoints,
+    /// Set when the policy changes, on which the numbers of all exports depend.
+    ready_stale: bool,
+    /// The clusters whose nodes may be in groups of ImportPolicies.
+    grouped: BTreeSet<Arc<str>>,
+    /// Set when policies or properties change, on which the groups of all nodes depend.
+    groups_stale: bool,
     /// The imports that depend on the objects of an exported Service.
     users: Users,
     /// The names of clusters by id.
@@ -133,7 +144,8 @@ pub(crate) struct Federation {
 impl Federation {
     /// Whether anything waits to be projected.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.is_stale || !self.dirty.is_empty() || !self.unchecked.is_empty()
+        let is_stale = self.is_stale || self.groups_stale;
+        is_stale || !self.dirty.is_empty() || !self.unchecked.is_empty()
     }
 
     pub(crate) fn set_policies(&mut self, objects: Objects) {
@@ -152,6 +164,8 @@ impl Federation {
         self.dirty.extend(self.gateway_keys());
         self.dirty.extend(at_gateways);
         self.gateways_stale = true;
+        self.ready_stale = true;
+        self.groups_stale = true;
         self.ports_wanted = true;
         self.unchecked.extend(imported(&self.plan));
     }
@@ -254,14 +268,21 @@ impl Federation {
         std::mem::take(&mut self.problems_changed)
     }
 
-    /// Computes the plan anew if anything that it depends on has changed; if that is some exports, the
-    /// part of it that they affect.
+    /// Computes the plan anew if anything that it depends on has changed; if that is some exports, or endpoints of
+    /// `services` that a quota counts, the part of it that they affect.
     pub(crate) fn replan(
         &mut self,
         catalog: &Catalog,
         is_news: bool,
         exports: &BTreeSet<ObjectKey>,
+        services: &BTreeSet<ObjectKey>,
     ) {
+        if std::mem::take(&mut self.ready_stale) {
+            self.count_all(catalog);
+        }
+        let counted = self.recount(catalog, exports.union(services));
+        let exports = &(exports | &counted);
+        self.groups_stale |= is_news;
         if std::mem::take(&mut self.is_stale) || is_news {
             self.plan_anew(catalog);
             self.check_properties(catalog);
@@ -303,9 +324,15 @@ impl Federation {
         true
     }
 
+    /// Computes the plan from scratch, with what Services say that do not wait to be looked at.
+    pub(crate) fn audit_plan(&mut self, catalog: &Catalog, awaited: &BTreeSet<ObjectKey>) -> bool {
+        self.recount_but(catalog, awaited);
+        self.plan_anew(catalog)
+    }
+
     /// Finds the imports that changes of objects affect, and has their addresses claimed.
     pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
-        self.replan(catalog, dirty.imports, &dirty.exports);
+        self.replan(catalog, dirty.imports, &dirty.exports, &dirty.services);
         self.renew_gateways(catalog, &dirty.hosts);
         if self
             .plan
@@ -329,6 +356,7 @@ impl Federation {
                 self.dirty.extend(zoned);
             }
         }
+        self.renew_groups(catalog, dirty);
         self.endpoints_changed |= !self.unchecked.is_empty();
         for service in std::mem::take(&mut self.unchecked) {
             self.check_endpoints(catalog, &service);

@@ -129,7 +129,9 @@ impl Pipeline {
     pub fn wanted(&mut self) -> Option<BTreeMap<Arc<str>, Vec<Wanted>>> {
         let is_news = std::mem::take(&mut self.dirty.imports);
         let exports = std::mem::take(&mut self.dirty.exports);
-        self.federation.replan(&self.catalog, is_news, &exports);
+        let services = &self.dirty.services;
+        self.federation
+            .replan(&self.catalog, is_news, &exports, services);
         self.federation.take_wanted()
     }
 
@@ -266,7 +268,8 @@ impl Pipeline {
         let is_planned = !self.federation.is_dirty() && !is_awaited;
         let has_plan = !std::mem::take(&mut audit.plan);
         if !has_plan && is_planned {
-            let is_other = self.federation.plan_anew(&self.catalog);
+            let awaited = &self.dirty.services;
+            let is_other = self.federation.audit_plan(&self.catalog, awaited);
             if self.federation.gateways_anew(&self.catalog) || is_other {
                 self.federation.refresh(&mut self.catalog, &mut again);
             }

@@ -73,7 +73,7 @@ impl Projector {
             self.update_service(catalog, federation, key, &mut delta);
         }
         for node in &dirty.nodes {
-            self.update_node(catalog, node, &mut delta);
+            self.update_node(catalog, federation, node, &mut delta);
         }
         if dirty.load_balancers {
             self.update_load_balancers(catalog, &mut delta);
@@ -179,8 +179,15 @@ impl Projector {
         }
     }
 
-    fn update_node(&mut self, catalog: &Catalog, node: &NodeKey, delta: &mut TableDelta) {
+    fn update_node(
+        &mut self,
+        catalog: &Catalog,
+        federation: &Federation,
+        node: &NodeKey,
+        delta: &mut TableDelta,
+    ) {
         let after = catalog.node_info(node).cloned();
+        let after = after.map(|info| federation.grouped(catalog, node, info));
         let before = match &after {
             Some(info) => self.nodes.insert(node.clone(), info.clone()),
             None => self.nodes.remove(node),

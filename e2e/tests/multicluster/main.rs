@@ -11,6 +11,7 @@
 
 mod edges;
 mod losses;
+mod nodes;
 mod shares;
 mod world;
 

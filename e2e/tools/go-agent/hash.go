@@ -202,6 +202,10 @@ func hashRecord(cluster string, record *portolanv1.Record) []byte {
 		c.text("health")
 		c.number(uint64(port))
 	}
+	if group := record.GetNodeGroup(); group != "" {
+		c.text("group")
+		c.text(group)
+	}
 	return c.Sum(nil)
 }
 

@@ -104,6 +104,7 @@ impl Record {
             drain_seconds,
             health_check_port,
             balancing,
+            node_group,
         } = self;
         let mut c = Canonical::new("record");
         c.key(key);
@@ -129,6 +130,10 @@ impl Record {
         if let Some(balancing) = balancing {
             c.text("balancing");
             c.bytes(&balancing.to_json());
+        }
+        if let Some(group) = node_group {
+            c.text("group");
+            c.text(group);
         }
         c.finish()
     }

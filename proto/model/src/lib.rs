@@ -26,7 +26,7 @@ pub use balancing::{
 pub use deletions::{Loss, TableSize, replaced};
 pub use hash::{ContentHash, SetHash, node_hash};
 pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
-pub use node::{NodeInfo, group_name};
+pub use node::{NodeInfo, group_name, import_group};
 pub use record::{
     Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, PortRange,
     Record, Scheduling, ZoneMask,

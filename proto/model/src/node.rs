@@ -19,13 +19,20 @@ pub struct NodeInfo {
     /// Whether load balancers may send the node new connections: it exists, is not being deleted,
     /// and the cluster autoscaler has not chosen it for deletion (KEP-3836).
     pub eligible: bool,
-    /// Groups of nodes that the node belongs to ([`group_name`]), sorted.
+    /// Groups of nodes that the node belongs to ([`group_name`], [`import_group`]), sorted.
     #[serde(default)]
     pub groups: Vec<Arc<str>>,
     /// The `Director` of the host as JSON; `None` if the controller has none. Controllers forward it unread, so that
     /// relays need not know its fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub director: Option<Arc<str>>,
+}
+
+/// The name of the group of nodes that an ImportPolicy selects, the same on every controller. It stays when the policy
+/// selects others, so that records stay as they are.
+#[must_use]
+pub fn import_group(policy: &str) -> Arc<str> {
+    format!("ImportPolicy/{policy}").into()
 }
 
 /// The name of the group of nodes that a node selector stands for, the same on every controller: the selector as JSON.

@@ -40,6 +40,10 @@ pub struct Record {
     pub health_check_port: Option<u16>,
     /// What a load balancer's record has beyond this; `None` for a Service's.
     pub balancing: Option<Arc<Balancing>>,
+    /// The group of nodes that serve it, of an import whose ImportPolicy names some; `None` for all. A load balancer's
+    /// is in `balancing`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_group: Option<Arc<str>>,
 }
 
 impl Record {
@@ -57,6 +61,7 @@ impl Record {
             drain_seconds: None,
             health_check_port: None,
             balancing: None,
+            node_group: None,
         }
     }
 
@@ -69,7 +74,9 @@ impl Record {
     /// The group of nodes that it is for; `None` for all nodes.
     #[must_use]
     pub fn group(&self) -> Option<&Arc<str>> {
-        self.balancing.as_ref()?.group.as_ref()
+        let balancing = self.balancing.as_ref();
+        let of_balancer = balancing.and_then(|balancing| balancing.group.as_ref());
+        self.node_group.as_ref().or(of_balancer)
     }
 }
 

@@ -104,6 +104,7 @@ fn differ_in_destinations_only(old: &Record, new: &Record) -> bool {
         drain_seconds,
         health_check_port,
         balancing,
+        node_group,
     } = old;
     let zones = |mask: &Option<ZoneMask>| mask.as_ref().map(|mask| mask.zones.clone());
     // Its columns run beside the destinations.
@@ -117,6 +118,7 @@ fn differ_in_destinations_only(old: &Record, new: &Record) -> bool {
         && *scheduling == new.scheduling
         && *drain_seconds == new.drain_seconds
         && *health_check_port == new.health_check_port
+        && *node_group == new.node_group
 }
 
 /// The rest of a record, without a copy of its longest list.
@@ -132,6 +134,7 @@ fn base_without_destinations(base: &Record) -> Record {
         drain_seconds: base.drain_seconds,
         health_check_port: base.health_check_port,
         balancing: None,
+        node_group: base.node_group.clone(),
     }
 }
 

@@ -16,6 +16,9 @@ use super::network::{decode_families, encode_families};
 use super::{DecodeError, DecodeErrorKind, decode_hash, encode_key};
 use crate::v1;
 
+/// The longest name of a group of a record, in bytes.
+const MAX_GROUP: usize = 512;
+
 /// The shortest time between two probes of a backend.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest affinity that Kubernetes allows, in seconds: a day.
@@ -66,6 +69,7 @@ pub fn encode_record(record: &Record, hash: ContentHash) -> v1::Record {
             .balancing
             .as_ref()
             .map_or_else(Vec::new, |balancing| balancing.to_json()),
+        node_group: record.node_group.as_deref().unwrap_or_default().to_owned(),
     }
 }
 
@@ -102,6 +106,7 @@ pub fn decode_record(from: &v1::Record, cluster: &Arc<str>) -> Result<DecodedRec
             drain_seconds: from.drain_seconds,
             health_check_port: decode_health_check_port(from.health_check_port)?,
             balancing,
+            node_group: decode_node_group(from)?,
         },
         hash,
         left_out,
@@ -122,6 +127,15 @@ fn decode_frontends(from: &[v1::Frontend]) -> Result<(Vec<Frontend>, Vec<String>
     taken.sort();
     taken.dedup();
     Ok((taken, left_out))
+}
+
+fn decode_node_group(from: &v1::Record) -> Result<Option<Arc<str>>, DecodeError> {
+    let group = from.node_group.as_str();
+    if group.len() > MAX_GROUP {
+        let found = group.len();
+        return Err(DecodeError::length("node_group", MAX_GROUP, found));
+    }
+    Ok((!group.is_empty()).then(|| group.into()))
 }
 
 fn decode_balancing(json: &[u8], count: usize) -> Result<Option<Arc<Balancing>>, DecodeError> {

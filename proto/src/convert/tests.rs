@@ -141,6 +141,7 @@ fn record() -> impl Strategy<Value = Record> {
         scheduling(),
         option::of(any::<u32>()),
         option::of(port()),
+        option::of("[a-z/]{1,5}"),
     );
     (key(), frontends, destinations(), mask, affinity, rest).prop_map(
         |(key, frontends, destinations, mask, affinity, rest)| Record {
@@ -157,6 +158,7 @@ fn record() -> impl Strategy<Value = Record> {
             drain_seconds: rest.2,
             health_check_port: rest.3,
             balancing: None,
+            node_group: rest.4.map(Into::into),
         },
     )
 }

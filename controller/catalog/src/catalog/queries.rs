@@ -48,6 +48,24 @@ impl Catalog {
         nodes.filter_map(|(name, node)| Some((name, node.host.as_deref()?)))
     }
 
+    /// What is known of the host of a node; `None` for an unknown node.
+    #[must_use]
+    pub fn host(&self, node: &NodeKey) -> Option<&HostFacts> {
+        let cluster = self.clusters.get(&node.cluster)?;
+        cluster.nodes.get(&node.name)?.host.as_deref()
+    }
+
+    /// The nodes of a cluster, in no order.
+    pub fn nodes_of(&self, cluster: &Arc<str>) -> impl Iterator<Item = NodeKey> {
+        let nodes = self.clusters.get(cluster).map(|cluster| &cluster.nodes);
+        nodes.into_iter().flat_map(|nodes| {
+            nodes.keys().map(|name| NodeKey {
+                cluster: Arc::clone(cluster),
+                name: Arc::clone(name),
+            })
+        })
+    }
+
     /// All nodes, in no order.
     pub fn nodes(&self) -> impl Iterator<Item = NodeKey> + '_ {
         self.clusters.iter().flat_map(|(cluster, objects)| {

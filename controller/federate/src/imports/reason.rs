@@ -42,8 +42,31 @@ pub enum Ready {
     Failed,
     /// A policy denies it.
     DeniedByPolicy,
-    /// The cluster has as many older exports as it may.
-    QuotaExceeded,
+    /// It is beyond a quota of its cluster.
+    QuotaExceeded(Quota),
+}
+
+/// A bound of a cluster that an export is beyond, with its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quota {
+    /// There are as many older exports.
+    Exports(u32),
+    /// The export and the older ones have more ready endpoints.
+    Endpoints(u32),
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exports(most) => {
+                write!(f, "spec.quota.exports: {most} older exports are the most")
+            }
+            Self::Endpoints(most) => write!(
+                f,
+                "spec.quota.endpoints: with the older exports it has more ready endpoints than {most}"
+            ),
+        }
+    }
 }
 
 impl Ready {
@@ -54,7 +77,7 @@ impl Ready {
             Self::Exported => "Exported",
             Self::Failed => "Failed",
             Self::DeniedByPolicy => "DeniedByPolicy",
-            Self::QuotaExceeded => "QuotaExceeded",
+            Self::QuotaExceeded(_) => "QuotaExceeded",
         }
     }
 }
@@ -76,8 +99,8 @@ pub enum Invisible {
     ImportDenied(Because),
     /// The importing cluster has no such namespace.
     NoNamespace(String),
-    /// The exporting cluster has as many older exports as it may.
-    Quota(u32),
+    /// The export is beyond a quota of its cluster.
+    Quota(Quota),
     /// The exporting cluster cannot be reached: why.
     Unreachable(String),
     /// One of both clusters is behind gateways, and connections have no way.
@@ -114,7 +137,7 @@ impl fmt::Display for Invisible {
             Self::NoNamespace(namespace) => {
                 write!(f, "not imported: no namespace {namespace} in this cluster")
             }
-            Self::Quota(most) => write!(f, "not exported: {most} older exports are the most"),
+            Self::Quota(quota) => write!(f, "not exported: {quota}"),
             Self::Unreachable(why) => write!(f, "not imported: {why}"),
             Self::NoPath(why) => write!(f, "not imported: {why}"),
             Self::HeadlessBehindGateway => {

@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{ExportStatus, Federation, ImportName, Statuses, World, imports_of, shared, statuses};
+use super::{
+    ExportStatus, Federation, ImportName, Statuses, World, imports_of, shared, statuses::statuses,
+};
 
 /// What a change of exports made of the plan. Pairs of a cluster and a name there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

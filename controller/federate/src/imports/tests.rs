@@ -69,6 +69,7 @@ fn member(name: &str, exports: &[(&str, Candidate)]) -> (&'static str, Member) {
         namespaces: ["shop", "other"].map(Arc::from).into(),
         ranges: Families::from_iter([Family::V4]),
         max_exports: 5000,
+        max_endpoints: 50_000,
         labels: Labels::from([("name".to_owned(), name.to_owned())]),
         id,
         ..Member::default()
@@ -91,6 +92,7 @@ fn service() -> Candidate {
         service: Some(ServiceType::ClusterIp),
         labels: Labels::new(),
         weight: None,
+        ready_endpoints: 1,
         export: Export {
             cluster: "".into(),
             created: Some(1),
@@ -245,7 +247,7 @@ fn a_namespace_may_be_another_here_and_is_merged_with_its_own() {
     // The nodes are those of the winner's policy.
     let web = &found.imports["a"][&import_name("shop/web")];
     assert_eq!(&*web.import.winner, "id-b");
-    assert!(!web.nodes.as_ref().unwrap().selects("n2", &Labels::new()));
+    assert_eq!(web.nodes.as_deref(), Some("p1"));
     let world = policies.world([
         member("a", &[("shop/web", created(1))]),
         member("b", &[("other/web", created(9))]),
@@ -284,12 +286,22 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
             "{services: {names: [denied]}, action: Deny}",
         )],
     );
+    let mut undated = service();
+    undated.export.created = None;
     let exports = [
         ("shop/x", created(3)),
         ("shop/old", created(1)),
         ("shop/denied", created(0)),
         ("shop/new", created(4)),
         ("shop/a", created(3)),
+        (
+            "shop/gone",
+            Candidate {
+                service: None,
+                ..created(0)
+            },
+        ),
+        ("shop/undated", undated),
     ];
     let mut a = member("a", &exports);
     a.1.max_exports = 3;
@@ -302,8 +314,10 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
     let expected = [
         ("shop/a", Ready::Exported),
         ("shop/denied", Ready::DeniedByPolicy),
-        ("shop/new", Ready::QuotaExceeded),
+        ("shop/gone", Ready::Failed),
+        ("shop/new", Ready::QuotaExceeded(Quota::Exports(3))),
         ("shop/old", Ready::Exported),
+        ("shop/undated", Ready::QuotaExceeded(Quota::Exports(3))),
         ("shop/x", Ready::Exported),
     ];
     assert_eq!(
@@ -311,6 +325,47 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
         expected.map(|(name, ready)| (name.to_owned(), ready))
     );
     assert_eq!(found.imports["a"].len(), 3);
+}
+
+#[test]
+fn the_newest_exports_beyond_the_endpoints_are_refused() {
+    let with = |age, endpoints| Candidate {
+        ready_endpoints: endpoints,
+        ..created(age)
+    };
+    let policies = policies("{}", &[]);
+    let states = |most_exports, most_endpoints| {
+        let exports = [
+            ("shop/first", with(1, 3)),
+            ("shop/second", with(2, 4)),
+            ("shop/third", with(3, 5)),
+            ("shop/fourth", with(4, 0)),
+        ];
+        let mut a = member("a", &exports);
+        a.1.max_exports = most_exports;
+        a.1.max_endpoints = most_endpoints;
+        let found = imports(&policies.world([a]));
+        assert!(
+            found.imports["a"]
+                .keys()
+                .all(|name| found.exports["a"][name].ready == Ready::Exported)
+        );
+        ["shop/first", "shop/second", "shop/third", "shop/fourth"]
+            .map(|name| found.exports["a"][&import_name(name)].ready)
+    };
+    let exported = Ready::Exported;
+    let refused = |most| Ready::QuotaExceeded(Quota::Endpoints(most));
+    assert_eq!(states(10, 12), [exported; 4]);
+    // The fourth one has none, and the third one has waited for longer.
+    let two = [exported, exported, refused(11), refused(11)];
+    assert_eq!(states(10, 11), two);
+    assert_eq!(states(10, 7), [exported, exported, refused(7), refused(7)]);
+    assert_eq!(
+        states(10, 6),
+        [exported, refused(6), refused(6), refused(6)]
+    );
+    let many = Ready::QuotaExceeded(Quota::Exports(2));
+    assert_eq!(states(2, 6), [exported, refused(6), many, many]);
 }
 
 #[test]

@@ -68,6 +68,20 @@ impl Traffic {
         shares(&self.input(record, scheduling, clusters))
     }
 
+    /// Whether a cluster is in a tier, and in the first one with a weight: others get no connections.
+    #[must_use]
+    pub fn may_use(&self, id: &str) -> bool {
+        let place = self.tiers.iter().find_map(|tier| match tier {
+            Tier::Alike(ids) => ids.iter().any(|one| **one == *id).then_some(true),
+            Tier::Weighted(ids) => {
+                let mut ids = ids.iter();
+                ids.find(|(one, _)| **one == *id)
+                    .map(|(_, weight)| *weight > 0)
+            }
+        });
+        place.unwrap_or(false)
+    }
+
     /// Whether the clusters of the first tiers, so many, take all connections, whatever those of later ones
     /// have. `clusters` needs those of the first ones, of which one must have a ready endpoint.
     #[must_use]

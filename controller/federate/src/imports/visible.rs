@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_policy::spec::Action;
-use portolan_policy::{ClusterFacts, Selector, ServiceFacts, import_decision};
+use portolan_policy::{ClusterFacts, ServiceFacts, import_decision};
 
+use super::statuses::decision;
 use super::{
     Candidate, ExportStatus, Federation, ImportName, Invisible, Member, Ready, ServiceType, Valid,
     World,
@@ -22,8 +23,8 @@ pub(super) struct Visible {
     pub(super) name: ImportName,
     /// Its name in the exporting cluster.
     pub(super) source: ImportName,
-    /// The nodes that get the virtual addresses.
-    pub(super) nodes: Option<Selector>,
+    /// The ImportPolicy whose nodes get the virtual addresses.
+    pub(super) nodes: Option<Arc<str>>,
 }
 
 impl Visible {
@@ -61,7 +62,7 @@ pub(super) fn visible(
         name: importing,
         labels: &here.labels,
     };
-    let export = super::decision(world, exporting, there, service, candidate);
+    let export = decision(world, exporting, there, service, candidate);
     if export.action == Action::Deny {
         return Err(Invisible::ExportDenied(export.because));
     }
@@ -75,8 +76,8 @@ pub(super) fn visible(
         service,
         candidate,
     )?;
-    if status.ready == Ready::QuotaExceeded {
-        return Err(Invisible::Quota(there.max_exports));
+    if let Ready::QuotaExceeded(quota) = status.ready {
+        return Err(Invisible::Quota(quota));
     }
     match &there.unreachable {
         Some(why) if !own => return Err(Invisible::Unreachable(why.clone())),
@@ -140,7 +141,7 @@ fn imported(
             name: Arc::clone(&service.name),
         },
         source: service.clone(),
-        nodes: import.nodes.cloned(),
+        nodes: import.nodes.map(Arc::from),
     })
 }
 

@@ -283,6 +283,12 @@ fn families_are_the_winners_where_there_is_a_range() {
         ..of(&[v4])
     };
     assert_eq!(reasons(&merged(&[of(&[v6, v4]), single])), "NoConflicts");
+    // So is one that has another besides, which nobody has an address of.
+    let more = Export {
+        cluster: "b".into(),
+        ..of(&[v6, v4])
+    };
+    assert_eq!(reasons(&merged(&[of(&[v4]), more])), "NoConflicts");
 }
 
 fn some_ports() -> impl Strategy<Value = Vec<Port>> {

@@ -126,6 +126,60 @@ fn an_import_is_created_applied_and_then_left_alone() {
 }
 
 #[test]
+fn the_condition_of_partial_affinity_ends_where_it_was_written() {
+    let nobody = Awaited::default();
+    let mut partial = wanted(&["web"]);
+    let clusters: Vec<Arc<str>> = (1..11).map(|number| format!("c{number}").into()).collect();
+    partial.affinity_partial(&import_name("web"), &clusters);
+    let condition = partial.imports[&import_name("web")].conditions[1].clone();
+    assert_eq!(
+        (condition.kind, condition.status),
+        ("AffinityPartial", true)
+    );
+    assert!(
+        condition
+            .message
+            .contains("c1, c2, c3, c4, c5, c6, c7, c8 and 2 more"),
+        "{}",
+        condition.message
+    );
+    let before = found("web", &wanted_import());
+    assert_eq!(told(&partial, &[before], &nobody), ["apply status web"]);
+    let after = found("web", &partial.imports[&import_name("web")]);
+    assert_eq!(
+        told(&partial, std::slice::from_ref(&after), &nobody),
+        [""; 0]
+    );
+    // Nobody may take away the condition of another manager, so it becomes false.
+    let observed = Observed::new(std::iter::once(&after), std::iter::empty());
+    let writes = writes(&wanted(&["web"]), &observed, &nobody);
+    let [
+        Write {
+            action: Action::ApplyStatus(object),
+            ..
+        },
+    ] = &writes[..]
+    else {
+        panic!("{writes:?}");
+    };
+    let ended = &object["status"]["conditions"][1];
+    assert_eq!(ended["type"], "AffinityPartial");
+    assert_eq!(
+        (&ended["status"], &ended["reason"]),
+        (&"False".into(), &"NotPartial".into())
+    );
+    let mut over = wanted_import();
+    over.conditions.push(WantedCondition::new(
+        "AffinityPartial",
+        false,
+        "NotPartial",
+        "",
+    ));
+    let over = found("web", &over);
+    assert_eq!(told(&wanted(&["web"]), &[over], &nobody), [""; 0]);
+}
+
+#[test]
 fn what_somebody_else_wrote_stays() {
     let foreign = ServiceImport {
         own: None,

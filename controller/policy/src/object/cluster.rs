@@ -78,7 +78,7 @@ pub struct Drain {
 pub struct ClusterQuota {
     /// Exports; the set's bound if none.
     pub exports: Option<u32>,
-    /// Endpoints of all exports together.
+    /// Ready endpoints of all exports together.
     pub endpoints: u32,
 }
 

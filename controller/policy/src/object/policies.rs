@@ -5,7 +5,7 @@
 use super::{Meta, spec};
 use crate::Fault;
 use crate::faults::Faults;
-use crate::selector::{Selector, Services};
+use crate::selector::{Closeness, Selector, Services};
 use crate::spec::{Action, ExportPolicySpec, ImportPolicySpec};
 
 /// Who may export what, and to whom.
@@ -86,5 +86,11 @@ impl ImportPolicy {
             nodes: Selector::new(&given.nodes, &spec("nodes"), &mut faults),
         };
         faults.into_result(policy)
+    }
+
+    /// Whether only some nodes get the virtual address.
+    #[must_use]
+    pub fn narrows(&self) -> bool {
+        self.nodes.closeness() != Closeness::All
     }
 }

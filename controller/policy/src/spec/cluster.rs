@@ -185,7 +185,7 @@ pub struct ClusterQuotaSpec {
     /// Exports. Default: the set's `exportsPerCluster`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exports: Option<u32>,
-    /// Endpoints of all exports. Default 50000.
+    /// Ready endpoints of all exports, of which the newest are refused. Default 50000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<u32>,
 }

@@ -177,6 +177,48 @@ fn objects_that_cannot_be_together_are_refused() {
 }
 
 #[test]
+fn no_more_policies_name_nodes_than_there_are_groups() {
+    let policy = |name: &str, nodes: &str| {
+        format!(
+            "---\napiVersion: portolan.dev/v1alpha1\nkind: ImportPolicy\nmetadata: {{name: {name}}}\nspec: {{nodes: {nodes}}}\n"
+        )
+    };
+    let some = |numbers: std::ops::RangeInclusive<u32>| -> String {
+        numbers
+            .map(|number| policy(&format!("n{number}"), "{names: [edge]}"))
+            .collect()
+    };
+    let before = reading(&(some(1..=64) + &policy("all", "{}")));
+    assert_eq!(before.problems, []);
+    // The new one is first by name, and the last one by name was in force.
+    let after = reading(&(some(1..=64) + &policy("all", "{names: [edge]}")));
+    let problems = |reading: &Reading| -> Vec<String> {
+        let found = reading.problems.iter();
+        found.map(|one| one.fault.to_string()).collect()
+    };
+    let expected = "spec.nodes: 64 other ImportPolicies name nodes, and no more can";
+    assert_eq!(problems(&after), [expected]);
+    let (kept, faults) = after.in_force(&before.objects);
+    let named: Vec<String> = faults.iter().map(|one| one.object.to_string()).collect();
+    assert_eq!(named, ["ImportPolicy all"]);
+    assert_eq!(faults[0].fault.to_string(), expected);
+    let narrowing = kept.imports.values().filter(|one| one.narrows());
+    assert_eq!(narrowing.count(), 64);
+    assert!(
+        kept.imports.values().filter(|one| one.narrows()).eq(before
+            .objects
+            .imports
+            .values()
+            .filter(|one| one.narrows()))
+    );
+    // Without anything before the first ones are in force.
+    let first = reading(&some(10..=74));
+    assert_eq!(first.objects.imports.len(), 64);
+    let refused: Vec<String> = first.refused().iter().map(ToString::to_string).collect();
+    assert_eq!(refused, ["ImportPolicy n74"]);
+}
+
+#[test]
 fn the_id_of_a_cluster_never_changes() {
     let before = reading(&cluster("one", "x")).objects;
     let after = reading(&cluster("one", "y")).objects;

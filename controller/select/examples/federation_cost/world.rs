@@ -116,7 +116,9 @@ impl World {
                 "{{podCIDRs: [{}.0.0.0/8], clusterSetIPs: [240.0.0.0/6]}}",
                 cluster % 200 + 20
             );
-            let spec = format!("{{access: {{files: [x]}}, network: {network}}}");
+            let spec = format!(
+                "{{access: {{files: [x]}}, network: {network}, quota: {{endpoints: 1000000}}}}"
+            );
             text += &document("Cluster", &name_of(cluster), &spec);
         }
         let reading = read(&[File {

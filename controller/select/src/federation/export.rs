@@ -262,10 +262,7 @@ pub(super) fn of_status(status: &ExportStatus) -> Vec<FieldProblem> {
         }
     };
     let of_quota = match status.ready {
-        Ready::QuotaExceeded => {
-            let message = "QuotaExceeded: the cluster has as many older exports as it may";
-            problem(Reason::TooMany, message)
-        }
+        Ready::QuotaExceeded(quota) => problem(Reason::TooMany, &format!("QuotaExceeded: {quota}")),
         _ => None,
     };
     let conflicts = (!status.conflicts.is_empty()).then(|| {

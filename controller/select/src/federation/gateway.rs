@@ -16,7 +16,8 @@ use portolan_catalog::{
 };
 use portolan_federate::Moment;
 use portolan_federate::gateway::{Gateways, Host, Path, PortClaim, PortName, Ports, path};
-use portolan_federate::imports::ImportName;
+use portolan_federate::imports::{ImportHere, ImportName};
+use portolan_federate::merge::Affinity;
 use portolan_model::{Families, Family};
 use portolan_policy::{Cluster, PortRange};
 
@@ -95,6 +96,25 @@ impl Federation {
         importers
             .filter(|importing| path(importing, exporting) == Ok(Path::Gateways))
             .collect()
+    }
+
+    /// The clusters at whose gateways the affinity of an import ends: those that it reaches by gateways and may send
+    /// connections to. None without affinity.
+    pub(super) fn affinity_ends(&self, importing: &str, here: &ImportHere) -> Vec<Arc<str>> {
+        let clusters = &self.objects.clusters;
+        let importing = clusters.get(importing);
+        let importing = importing.filter(|_| here.import.affinity != Affinity::None);
+        let of_importing = importing.into_iter().flat_map(|importing| {
+            let exporting = here.sources.keys();
+            exporting.filter(|name| {
+                let exporting = clusters.get(&***name);
+                exporting.is_some_and(|exporting| {
+                    path(importing, exporting) == Ok(Path::Gateways)
+                        && here.traffic.may_use(&exporting.id)
+                })
+            })
+        });
+        of_importing.cloned().collect()
     }
 
     /// The exports of all clusters that others import by gateways.

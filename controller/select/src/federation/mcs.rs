@@ -44,6 +44,7 @@ impl Federation {
             let kept = self.kept.get(&import_key(cluster, name));
             let ips = kept.map(|kept| kept.ips.as_slice()).unwrap_or_default();
             wanted.import(name.clone(), here, ips);
+            wanted.affinity_partial(name, &self.affinity_ends(cluster, here));
             if let Some(text) = self.noted_ports(cluster, name, here) {
                 wanted.annotate(name, noted::GATEWAY_PORTS, text);
             }

@@ -26,6 +26,9 @@ pub struct PlannedImport {
     pub before: Option<PlannedShares>,
     /// The import with the other policy.
     pub after: Option<PlannedShares>,
+    /// The clusters that would export it no more, each with the first reason.
+    #[serde(default)]
+    pub refused: BTreeMap<String, String>,
 }
 
 /// The shares of an import.
@@ -41,6 +44,9 @@ pub struct PlannedShares {
     /// themselves are not here.
     #[serde(default)]
     pub gateways: BTreeMap<String, Vec<SocketAddr>>,
+    /// The ImportPolicy whose `nodes` get the addresses; none if all nodes do.
+    #[serde(default)]
+    pub nodes: Option<String>,
     /// The clusters that export it.
     pub clusters: Vec<String>,
 }
@@ -59,6 +65,7 @@ impl Federation {
             ..Self::default()
         };
         other.set_policies(objects);
+        other.count_all(catalog);
         other.plan = imports(&other.world(catalog));
         other.ports.clone_from(&self.ports);
         other.renew_gateways(catalog, &BTreeSet::new());
@@ -82,13 +89,30 @@ impl Federation {
                     permille: permille.collect(),
                     gateways: gateways.collect(),
                     policy: shown.policy,
+                    nodes: shown.nodes,
                     clusters: here.sources.keys().map(Arc::to_string).collect(),
                 })
             };
             let (before, after) = (of(self, &worlds.0), of(&other, &worlds.1));
-            (before != after).then(|| PlannedImport {
+            if before == after {
+                return None;
+            }
+            let gone = self.here(&key).into_iter();
+            let gone = gone.flat_map(|here| here.sources.iter());
+            let refused = gone.filter_map(|(exporting, source)| {
+                let cluster = &key.cluster;
+                let of = other
+                    .plan
+                    .explain(&worlds.1, cluster, exporting, source, None);
+                let here = other.here(&key);
+                let is_in = here.is_some_and(|here| here.sources.contains_key(exporting));
+                let reason = of.invisible.filter(|_| !is_in)?;
+                Some((exporting.to_string(), reason.to_string()))
+            });
+            Some(PlannedImport {
                 cluster: key.cluster.to_string(),
                 name: name.to_string(),
+                refused: refused.collect(),
                 before,
                 after,
             })

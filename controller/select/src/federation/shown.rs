@@ -37,10 +37,16 @@ pub struct ShownImport {
     pub vips: Vec<IpAddr>,
     /// Where its shares come from, in words.
     pub policy: String,
+    /// The ImportPolicy whose `nodes` get the addresses; none if all nodes do.
+    #[serde(default)]
+    pub nodes: Option<String>,
     /// Its ports, by family.
     pub ports: Vec<ShownPort>,
     /// The clusters that do not serve it, with the first reason.
     pub hidden: Vec<(String, String)>,
+    /// The clusters at whose gateways the affinity ends; none without affinity.
+    #[serde(default)]
+    pub affinity_ends: Vec<String>,
     /// True while changes of objects wait to be published. Nodes may not have been sent them.
     #[serde(default)]
     pub pending: bool,
@@ -167,6 +173,8 @@ impl Federation {
             Some((exporting.to_string(), of.invisible?.to_string()))
         });
         let hidden = hidden.collect();
+        let ends = here.map(|here| self.affinity_ends(importing, here));
+        let ends = ends.unwrap_or_default();
         Some(ShownImport {
             cluster: importing.to_string(),
             name: name.to_string(),
@@ -175,12 +183,14 @@ impl Federation {
                 .map_or(ImportKind::default(), |here| here.import.kind)
                 .as_str()
                 .to_owned(),
+            nodes: here.and_then(|here| Some(here.nodes.as_ref()?.to_string())),
             policy: here.map(|here| in_words(&here.traffic)).unwrap_or_default(),
             ports: here
                 .map(|here| self.ports(catalog, config, &key, here))
                 .unwrap_or_default(),
             vips,
             hidden,
+            affinity_ends: ends.iter().map(ToString::to_string).collect(),
             pending: false,
         })
     }

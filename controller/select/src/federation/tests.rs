@@ -2,10 +2,13 @@
 
 //! Imports that follow any changes equal imports from scratch, and each rule of an import by itself.
 
+mod affinity;
 mod deciding;
 mod gateways;
 mod names;
+mod node_groups;
 mod properties;
+mod quota;
 mod random;
 mod rules;
 
@@ -19,7 +22,7 @@ use portolan_catalog::{
 };
 use portolan_federate::Moment;
 use portolan_federate::gateway::{PortClaim, Ports};
-use portolan_model::{Family, NodeKey, NodeOverlay, Protocol, Record, RecordKey};
+use portolan_model::{Family, NodeInfo, NodeKey, NodeOverlay, Protocol, Record, RecordKey};
 use portolan_policy::{File, Objects, read};
 
 use super::*;
@@ -47,10 +50,20 @@ pub(super) fn policies(set: &str, more: &[(&str, &str)]) -> Objects {
 
 /// The same with further fields of the clusters' networks.
 pub(super) fn policies_with(set: &str, networks: [&str; 3], more: &[(&str, &str)]) -> Objects {
+    policies_of(set, networks, [""; 3], more)
+}
+
+/// The same with further fields of the clusters.
+pub(super) fn policies_of(
+    set: &str,
+    networks: [&str; 3],
+    fields: [&str; 3],
+    more: &[(&str, &str)],
+) -> Objects {
     let clusters = (1..)
         .zip(CLUSTERS)
-        .zip(networks)
-        .map(|((number, name), more)| {
+        .zip(networks.into_iter().zip(fields))
+        .map(|((number, name), (more, fields))| {
             let network = format!(
                 "podCIDRs: [10.{number}.0.0/16, 'fd00:{number}::/32'], \
              clusterSetIPs: [10.112.0.0/16, 'fd00:112::/108'], {more}"
@@ -59,7 +72,9 @@ pub(super) fn policies_with(set: &str, networks: [&str; 3], more: &[(&str, &str)
             document(
                 "Cluster",
                 name,
-                &format!("{{access: {{files: [x]}}, region: {zone}, network: {{{network}}}}}"),
+                &format!(
+                    "{{access: {{files: [x]}}, region: {zone}, network: {{{network}}}, {fields}}}"
+                ),
             )
         });
     let more = more.iter().enumerate();
@@ -259,6 +274,7 @@ fn allocate_ports(pipeline: &mut Pipeline) {
 pub(super) struct Tables {
     pub(super) records: BTreeMap<RecordKey, Arc<Record>>,
     pub(super) lists: BTreeMap<(NodeKey, RecordKey), Arc<NodeOverlay>>,
+    pub(super) nodes: BTreeMap<NodeKey, NodeInfo>,
 }
 
 impl Tables {
@@ -267,6 +283,12 @@ impl Tables {
             match record {
                 Some(record) => self.records.insert(key, record),
                 None => self.records.remove(&key),
+            };
+        }
+        for (node, info) in delta.nodes {
+            match info == NodeInfo::default() {
+                true => self.nodes.remove(&node),
+                false => self.nodes.insert(node, info),
             };
         }
         for (node, lists) in delta.lists {

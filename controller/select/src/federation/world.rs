@@ -66,7 +66,7 @@ impl Federation {
                 namespace: Arc::clone(&export.key.namespace),
                 name: Arc::clone(&export.key.name),
             };
-            (name, candidate(&id, export))
+            (name, self.candidate(&id, export))
         });
         let first = ObjectKey {
             cluster: Arc::clone(name),
@@ -91,37 +91,39 @@ impl Federation {
                 .collect::<Families>(),
             unreachable: self.unreachable.get(&**name).cloned(),
             max_exports: cluster.quota.exports.unwrap_or(quota),
+            max_endpoints: cluster.quota.endpoints,
             exports: exports.collect(),
             winners: winners.collect(),
             lost: false,
             id,
         }
     }
+
+    fn candidate(&self, id: &Arc<str>, export: &ServiceExport) -> Candidate {
+        let facts = export.service.as_deref();
+        let service = facts.map(|facts| match facts.kind {
+            ServiceType::ClusterIp => federate::ServiceType::ClusterIp,
+            ServiceType::Headless => federate::ServiceType::Headless,
+            ServiceType::ExternalName => federate::ServiceType::ExternalName,
+        });
+        let labels = facts.map(|facts| facts.labels.clone());
+        Candidate {
+            requested: export.requested,
+            service,
+            labels: labels.unwrap_or_default(),
+            weight: export.weight,
+            ready_endpoints: self.ready.of(&export.key),
+            export: exported(id, export, facts),
+        }
+    }
 }
 
 /// What a cluster says of itself.
-fn reported(catalog: &Catalog, name: &str) -> Labels {
+pub(super) fn reported(catalog: &Catalog, name: &str) -> Labels {
     let properties = catalog.properties(name).into_iter().flatten();
     properties
         .map(|(name, value)| (name.to_string(), value.to_string()))
         .collect()
-}
-
-fn candidate(id: &Arc<str>, export: &ServiceExport) -> Candidate {
-    let facts = export.service.as_deref();
-    let service = facts.map(|facts| match facts.kind {
-        ServiceType::ClusterIp => federate::ServiceType::ClusterIp,
-        ServiceType::Headless => federate::ServiceType::Headless,
-        ServiceType::ExternalName => federate::ServiceType::ExternalName,
-    });
-    let labels = facts.map(|facts| facts.labels.clone());
-    Candidate {
-        requested: export.requested,
-        service,
-        labels: labels.unwrap_or_default(),
-        weight: export.weight,
-        export: exported(id, export, facts),
-    }
 }
 
 fn exported(id: &Arc<str>, export: &ServiceExport, facts: Option<&ServiceFacts>) -> Export {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use portolan_catalog::{Catalog, EndpointRef, ObjectKey, Service, TrafficPolicy};
 use portolan_federate::imports::{ImportHere, ImportRecord};
 use portolan_federate::shares::{self, Shares, Tier};
-use portolan_model::{Destination, Families, Family, Frontend, FrontendKind, Record};
+use portolan_model::{Destination, Families, Family, Frontend, FrontendKind, Record, import_group};
 
 use super::candidates::Candidate;
 use super::nodes::Nodes;
@@ -152,6 +152,7 @@ pub(crate) fn project_import(
         destinations,
         zone_mask,
         available,
+        node_group: import.here.nodes.as_deref().map(import_group),
         ..settings(service, key)
     };
     let projection = Projection {

@@ -22,7 +22,7 @@ pub const WINNER: &str = "portolan.dev/winner";
 pub const FIELD_MANAGER: &str = "portolan-controller";
 
 /// The conditions that this program writes.
-const CONDITIONS: [&str; 3] = ["Valid", "Ready", "Conflict"];
+const CONDITIONS: [&str; 4] = ["Valid", "Ready", "Conflict", "AffinityPartial"];
 /// The longest text of a condition that is read, in bytes; a longer one is none of ours.
 const LONGEST: usize = 4096;
 /// The most entries of a list or map that are read; more are not ours.

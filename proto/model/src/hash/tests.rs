@@ -27,7 +27,7 @@ fn ranges(record: &mut Record, first: u16, last: u16) {
 /// Every field takes part: a change that the hash misses would never reach a node.
 #[test]
 fn every_change_changes_the_hash() {
-    let changes: [fn(&mut Record); 24] = [
+    let changes: [fn(&mut Record); 25] = [
         |r| r.key.cluster = "other".into(),
         |r| r.key.namespace = "other".into(),
         |r| r.key.service = "other".into(),
@@ -63,6 +63,7 @@ fn every_change_changes_the_hash() {
         |r| r.scheduling.flags = Some(crate::ipvs::Flags(0)),
         |r| r.drain_seconds = Some(0),
         |r| r.health_check_port = Some(0),
+        |r| r.node_group = Some("g".into()),
         |r| r.destinations[0].weight = 2,
         |r| {
             r.zone_mask = Some(ZoneMask {

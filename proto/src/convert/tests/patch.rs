@@ -86,7 +86,7 @@ fn a_patch_has_what_changed_and_no_more() {
 #[test]
 fn changes_of_more_than_destinations_have_no_patch() {
     type Change = fn(&mut Record);
-    let changes: [Change; 9] = [
+    let changes: [Change; 10] = [
         |r| r.key.port = "other".into(),
         |r| r.frontends.clear(),
         |r| r.zone_mask = None,
@@ -96,6 +96,7 @@ fn changes_of_more_than_destinations_have_no_patch() {
         |r| r.scheduling.scheduler = Some("lc".into()),
         |r| r.drain_seconds = Some(1),
         |r| r.health_check_port = Some(1),
+        |r| r.node_group = Some("g".into()),
     ];
     let mut old = base();
     old.frontends = vec![Frontend {

@@ -26,6 +26,7 @@ fn valid() -> v1::Record {
         scheduler_flags: Some(8),
         drain_seconds: Some(0),
         health_check_port: 30_000,
+        node_group: String::new(),
         balancing: Vec::new(),
     }
 }
@@ -53,7 +54,7 @@ fn columns(record: &mut v1::Record) -> &mut v1::Destinations {
 #[test]
 fn a_record_that_breaks_a_rule_is_refused_with_the_fields_name() {
     type Break = fn(&mut v1::Record);
-    let cases: [(&str, Break); 24] = [
+    let cases: [(&str, Break); 25] = [
         ("key", |r| r.key = None),
         ("key.protocol", |r| r.key.as_mut().unwrap().protocol = 0),
         ("key.protocol", |r| r.key.as_mut().unwrap().protocol = 9),
@@ -93,6 +94,7 @@ fn a_record_that_breaks_a_rule_is_refused_with_the_fields_name() {
         ("affinity_seconds", |r| r.affinity_seconds = 86_401),
         ("scheduler", |r| r.scheduler = "a".repeat(16)),
         ("health_check_port", |r| r.health_check_port = 65_536),
+        ("node_group", |r| r.node_group = "g".repeat(513)),
     ];
     decode_record(&valid(), &cluster()).unwrap();
     for (index, (field, change)) in cases.into_iter().enumerate() {

@@ -102,7 +102,7 @@ const ALL: [Obstacle; 12] = [
     ),
     (
         |all| all.max_exports = 0,
-        "not exported: 0 older exports are the most",
+        "not exported: spec.quota.exports: 0 older exports are the most",
     ),
     (
         |all| all.unreachable = Some("10.0.0.0/8 overlaps".into()),

@@ -20,6 +20,13 @@ const BEHIND: &str = "mode: Gateway, nodeCIDRs: [192.168.3.0/24], gateway: {port
 const BEHIND_FEW: &str = "mode: Gateway, nodeCIDRs: [192.168.1.0/24], gateway: {nodes: {names: [n0]}, ports: 20000-20000}";
 const OPEN: &str = "nodeCIDRs: [192.168.2.0/24], gateway: {ports: 20000-20003}";
 
+/// Quotas that are met by some endpoints.
+const FEW: [&str; 3] = [
+    "quota: {endpoints: 1}",
+    "quota: {endpoints: 2}",
+    "quota: {endpoints: 1}",
+];
+
 /// One step of a test.
 #[derive(Debug, Clone)]
 enum Step {
@@ -35,6 +42,8 @@ fn all_policies() -> Vec<Objects> {
     let weights = "{tiers: [{clusters: [{names: [a], weight: 70}, {names: [b], weight: 20}]}]}";
     let deny = "{from: {names: [b]}, action: Deny}";
     let other = "{services: {names: [s1]}, namespaceAs: other}";
+    let labelled = "{services: {names: [s0]}, nodes: {matchLabels: {edge: 'true'}}}";
+    let named = "{services: {names: [s1]}, clusters: {names: [b, c]}, nodes: {names: [n0]}}";
     let small = "{quota: {endpointsPerExport: 1, exportsPerCluster: 1}}";
     vec![
         policies("{}", &[]),
@@ -50,6 +59,14 @@ fn all_policies() -> Vec<Objects> {
         policies_with("{}", [BEHIND_FEW, FLAT, BEHIND], &[]),
         policies_with(small, [BEHIND_FEW, OPEN, BEHIND], &[]),
         policies_with("{}", [BEHIND, OPEN, FLAT], &[("TrafficPolicy", weights)]),
+        policies_of("{}", [""; 3], FEW, &[("TrafficPolicy", tiers)]),
+        policies_of(
+            "{exports: {automatic: true}}",
+            [BEHIND_FEW, FLAT, ""],
+            FEW,
+            &[],
+        ),
+        policies("{}", &[("ImportPolicy", labelled), ("ImportPolicy", named)]),
     ]
 }
 
@@ -154,6 +171,9 @@ fn object() -> impl Strategy<Value = Object> {
         let mut node = gateway_node(if is_forged { "c" } else { cluster }, name, ready);
         node.key.cluster = cluster.into();
         node.info.zone = zone.map(Arc::from);
+        if let (Some(_), Some(host)) = (zone, &mut node.host) {
+            host.labels.insert("edge".into(), ready.to_string());
+        }
         Object::Node(node)
     });
     prop_oneof![
@@ -191,7 +211,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => object().prop_map(move |object| changed(put(object))),
         3 => object().prop_map(move |object| changed(ObjectChange::Delete(object.reference()))),
-        1 => (0..10usize).prop_map(Step::Policies),
+        1 => (0..13usize).prop_map(Step::Policies),
         1 => states().prop_map(Step::States),
         4 => Just(Step::Flush),
     ]
@@ -332,7 +352,7 @@ proptest! {
 
     #[test]
     fn imports_that_follow_changes_equal_imports_from_scratch(
-        policy in 0..10usize,
+        policy in 0..13usize,
         steps in vec(step(), 0..60),
     ) {
         let policies = all_policies();
@@ -360,6 +380,7 @@ proptest! {
         from_scratch.fold(anew.flush());
         prop_assert_eq!(&tables.records, &from_scratch.records);
         prop_assert_eq!(&tables.lists, &from_scratch.lists);
+        prop_assert_eq!(&tables.nodes, &from_scratch.nodes);
         prop_assert_eq!(pipeline.problems(), anew.problems());
         let mut names_from_scratch = BTreeMap::new();
         anew.follow_names();
@@ -383,7 +404,7 @@ fn random_worlds_have_imports() {
         let steps = vec(step(), 60).new_tree(&mut runner).unwrap().current();
         let mut pipeline = Pipeline::new(SelectConfig::default());
         let mut inputs = Inputs::default();
-        for step in start(number % 10).into_iter().chain(steps) {
+        for step in start(number % 13).into_iter().chain(steps) {
             inputs.take(&mut pipeline, &policies, step);
         }
         allocate(&mut pipeline);

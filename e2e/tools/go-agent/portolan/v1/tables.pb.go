@@ -2074,8 +2074,9 @@ type NodeInfo struct {
 	// As a record's. Absent from older controllers: then the receiver computes it from the fields above.
 	// The hash of an empty NodeInfo never changes, and is that of an absent one.
 	Hash []byte `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
-	// Groups of nodes that the node belongs to, sorted: the node selectors of load balancers that its labels fit. The
-	// field `group` of a record's `balancing` names one of them; other nodes leave the record out.
+	// Groups of nodes that the node belongs to, sorted: the node selectors of load balancers that its labels fit, and
+	// the ImportPolicies whose `nodes` select it. A record's `node_group`, or the field `group` of its `balancing`, names one
+	// of them; other nodes leave the record out.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
 	// Settings of the host: its object Director as JSON, in UTF-8, at most 65,536 bytes. Empty if there is none. A
 	// receiver that cannot follow it keeps the last one that it could, and reports that in Received.
@@ -2395,7 +2396,10 @@ type Record struct {
 	// What a load balancer's record has beyond a Service's: persistence, and of each destination the
 	// forwarding method, thresholds and health checks. JSON; docs/protocol.md has its fields. Empty for a
 	// Service's record. Its frontends have KIND_BALANCED, so that an older agent programs none of them.
-	Balancing     []byte `protobuf:"bytes,13,opt,name=balancing,proto3" json:"balancing,omitempty"`
+	Balancing []byte `protobuf:"bytes,13,opt,name=balancing,proto3" json:"balancing,omitempty"`
+	// Group of nodes that serve the record (see NodeInfo.groups); empty for all. Other nodes leave it out. A receiver that
+	// does not know the field serves it on any node. A load balancer's group is in `balancing`.
+	NodeGroup     string `protobuf:"bytes,14,opt,name=node_group,json=nodeGroup,proto3" json:"node_group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2519,6 +2523,13 @@ func (x *Record) GetBalancing() []byte {
 		return x.Balancing
 	}
 	return nil
+}
+
+func (x *Record) GetNodeGroup() string {
+	if x != nil {
+		return x.NodeGroup
+	}
+	return ""
 }
 
 type Frontend struct {
@@ -3216,7 +3227,7 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\tR\x04port\x121\n" +
-	"\bprotocol\x18\x04 \x01(\x0e2\x15.portolan.v1.ProtocolR\bprotocol\"\xb3\x04\n" +
+	"\bprotocol\x18\x04 \x01(\x0e2\x15.portolan.v1.ProtocolR\bprotocol\"\xd2\x04\n" +
 	"\x06Record\x12(\n" +
 	"\x03key\x18\x01 \x01(\v2\x16.portolan.v1.RecordKeyR\x03key\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x123\n" +
@@ -3232,7 +3243,9 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	" \x01(\rH\x00R\x0eschedulerFlags\x88\x01\x01\x12(\n" +
 	"\rdrain_seconds\x18\v \x01(\rH\x01R\fdrainSeconds\x88\x01\x01\x12*\n" +
 	"\x11health_check_port\x18\f \x01(\rR\x0fhealthCheckPort\x12\x1c\n" +
-	"\tbalancing\x18\r \x01(\fR\tbalancingB\x12\n" +
+	"\tbalancing\x18\r \x01(\fR\tbalancing\x12\x1d\n" +
+	"\n" +
+	"node_group\x18\x0e \x01(\tR\tnodeGroupB\x12\n" +
 	"\x10_scheduler_flagsB\x10\n" +
 	"\x0e_drain_seconds\"\xd0\x05\n" +
 	"\bFrontend\x12.\n" +

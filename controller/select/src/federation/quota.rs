@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The ready endpoints of exports, which the quotas of their clusters count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_catalog::{Catalog, EndpointRef, ObjectKey};
+use portolan_model::Family;
+
+use super::Federation;
+use super::gateway::facts;
+
+/// How many ready endpoints each export has, and each cluster in all its exports together.
+#[derive(Debug, Default)]
+pub(super) struct ReadyEndpoints {
+    by_export: BTreeMap<ObjectKey, u32>,
+    by_cluster: BTreeMap<Arc<str>, u64>,
+}
+
+impl ReadyEndpoints {
+    pub(super) fn of(&self, export: &ObjectKey) -> u32 {
+        self.by_export.get(export).copied().unwrap_or(0)
+    }
+
+    fn of_cluster(&self, cluster: &str) -> u64 {
+        self.by_cluster.get(cluster).copied().unwrap_or(0)
+    }
+
+    /// Returns whether the number differs.
+    fn set(&mut self, export: &ObjectKey, count: u32) -> bool {
+        let before = match count {
+            0 => self.by_export.remove(export),
+            count => self.by_export.insert(export.clone(), count),
+        };
+        let before = before.unwrap_or(0);
+        if before == count {
+            return false;
+        }
+        let cluster = Arc::clone(&export.cluster);
+        let sum = self.by_cluster.entry(cluster).or_default();
+        *sum = *sum + u64::from(count) - u64::from(before);
+        true
+    }
+}
+
+impl Federation {
+    /// Counts the ready endpoints of all exports anew.
+    pub(super) fn count_all(&mut self, catalog: &Catalog) {
+        self.ready = ReadyEndpoints::default();
+        self.recount_but(catalog, &BTreeSet::new());
+    }
+
+    /// The same, but for Services that wait to be looked at.
+    pub(super) fn recount_but(&mut self, catalog: &Catalog, awaited: &BTreeSet<ObjectKey>) {
+        let clusters = self.objects.clusters.keys();
+        let exports = clusters.flat_map(|cluster| catalog.exports(cluster));
+        let exports = exports.map(|export| export.key.clone());
+        let mut all: BTreeSet<_> = exports.collect();
+        all.extend(self.ready.by_export.keys().cloned());
+        self.recount(catalog, all.difference(awaited));
+    }
+
+    /// Counts the ready endpoints of these Services anew, of those that are exported. Returns the exports with another
+    /// number in clusters where it may decide about a quota. Where all exports are within it, none does.
+    pub(super) fn recount<'k>(
+        &mut self,
+        catalog: &Catalog,
+        services: impl IntoIterator<Item = &'k ObjectKey>,
+    ) -> BTreeSet<ObjectKey> {
+        let mut affected = BTreeSet::new();
+        for key in services {
+            let Some(cluster) = self.objects.clusters.get(&*key.cluster) else {
+                continue;
+            };
+            let most = u64::from(cluster.quota.endpoints);
+            let (count, before) = (
+                self.count(catalog, key),
+                self.ready.of_cluster(&key.cluster),
+            );
+            let is_other = self.ready.set(key, count);
+            if is_other && before.max(self.ready.of_cluster(&key.cluster)) > most {
+                affected.insert(key.clone());
+            }
+        }
+        affected
+    }
+
+    /// The addresses of ready endpoints in the networks of their cluster: of each family at most so many as imports
+    /// use of an export.
+    fn count(&self, catalog: &Catalog, key: &ObjectKey) -> u32 {
+        let cluster = self.objects.clusters.get(&*key.cluster);
+        let (Some(cluster), Some(facts)) = (cluster, facts(catalog, key)) else {
+            return 0;
+        };
+        let is_counted = |(address, endpoint): &(IpAddr, EndpointRef<'_>)| {
+            endpoint.ready && cluster.network.admits(*address).is_ok()
+        };
+        let hosts = catalog.exported_hosts(key, &facts.families);
+        let mut counts = BTreeMap::<Family, u32>::new();
+        for (address, _) in hosts.into_iter().filter(is_counted) {
+            *counts.entry(Family::of(address)).or_default() += 1;
+        }
+        let most = self.set.quota.endpoints_per_export;
+        counts.into_values().map(|count| count.min(most)).sum()
+    }
+}
