@@ -59,7 +59,7 @@ impl WantedCondition {
 }
 
 /// The condition of a ServiceImport whose affinity reaches a gateway alone.
-const AFFINITY_PARTIAL: &str = "AffinityPartial";
+pub(crate) const AFFINITY_PARTIAL: &str = "AffinityPartial";
 /// The clusters that the condition names.
 const NAMED: usize = 8;
 

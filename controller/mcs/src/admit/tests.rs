@@ -10,7 +10,7 @@ use portolan_model::{Family, Protocol};
 use serde_json::json;
 
 use super::*;
-use crate::condition::WantedCondition;
+use crate::condition::{WantedCondition, affinity_partial};
 use crate::manifest::{self, Target};
 use crate::wanted::WantedImport;
 use crate::{WantedEndpoint, WantedEndpoints, slices};
@@ -75,7 +75,10 @@ fn planned() -> Vec<Write> {
     for import in [&wanted, &plain] {
         all.push(manifest::create(&name, import));
         all.push(manifest::apply(&name, import, "u"));
-        all.push(manifest::apply_status(&name, import, ("u", 3), &[]));
+        let partial = affinity_partial(&["us-1".into()]);
+        let conditions: Vec<_> = import.conditions.iter().cloned().chain(partial).collect();
+        let status = manifest::apply_status(&name, import, &conditions, ("u", 3), &[]);
+        all.push(status);
     }
     all
 }
