@@ -32,7 +32,6 @@ use crate::healthz::Healthz;
 use crate::metrics::{
     ReconcileMetrics, ServiceCollector, SettingsCollector, SourceCollector, StreamCollector,
 };
-use crate::status::Status;
 use crate::sync::NoLocalEndpoints;
 
 #[test]
@@ -65,7 +64,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
         reason: Reason::Flag,
     };
     choice.register(ours);
-    ServiceCollector::register(&Status::default(), 1, ours);
+    ours.register_collector(Box::new(ServiceCollector::sample()));
     let families = Family::ALL.into();
     let node_ports = NodePortAddresses::parse(&[]).unwrap();
     let _ = HealthChecks::register(families, node_ports, health, ours);

@@ -140,6 +140,22 @@ impl ServiceCollector {
         }
     }
 
+    /// One port with counts, and no kernel.
+    #[cfg(test)]
+    pub(crate) fn sample() -> Self {
+        let this = Self::with(Status::default(), 1, || Ok(ReadTotals::new()));
+        let port = RecordKey {
+            cluster: "".into(),
+            namespace: "default".into(),
+            service: "web".into(),
+            port: "http".into(),
+            protocol: portolan_model::Protocol::Tcp,
+        };
+        let sums = [(port, Totals::default())].into();
+        this.state.lock().unwrap().sums.of = sums;
+        this
+    }
+
     fn update(&self, state: &mut State) {
         if state.read_at.is_some_and(|at| at.elapsed() < PAUSE) {
             return;
