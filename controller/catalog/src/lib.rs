@@ -23,8 +23,9 @@ pub use change::ObjectChange;
 pub use claims::{Claim, Claimant};
 pub use dirty::DirtySet;
 pub use objects::{
-    ClusterProperty, Condition, Endpoint, EndpointRef, EndpointSlice, ExportPort, ExportStatus,
-    HostFacts, ImportSpec, MAX_WEIGHT, Node, Object, ObjectKey, OwnImport, Pod, Service,
-    ServiceExport, ServiceFacts, ServiceImport, ServicePort, ServiceType, SlicePort, TrafficPolicy,
+    AFFINITY_PARTIAL, CONDITIONS, ClusterProperty, Condition, Endpoint, EndpointRef, EndpointSlice,
+    ExportPort, ExportStatus, HostFacts, ImportSpec, MAX_WEIGHT, Node, Object, ObjectKey,
+    OwnImport, Pod, Service, ServiceExport, ServiceFacts, ServiceImport, ServicePort, ServiceType,
+    SlicePort, TrafficPolicy,
 };
 pub use problem::{FieldProblem, Kind, ObjectRef, Reason};

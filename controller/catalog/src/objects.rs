@@ -17,7 +17,9 @@ use serde::Serialize;
 use crate::{Kind, ObjectRef};
 
 pub use export::{ExportPort, ServiceExport, ServiceFacts, ServiceType};
-pub use import::{Condition, ExportStatus, ImportSpec, OwnImport, ServiceImport};
+pub use import::{
+    AFFINITY_PARTIAL, CONDITIONS, Condition, ExportStatus, ImportSpec, OwnImport, ServiceImport,
+};
 pub use node::{HostFacts, MAX_WEIGHT, Node, Pod};
 pub use property::ClusterProperty;
 pub use service::{Service, ServicePort};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What an edge is to write into its cluster, on its way from the centre.
+//! Writes for the cluster of an edge, on their way from the centre.
 //!
 //! The centre keeps a [`WorkOutbox`] for each stream, the edge a [`WorkInbox`]. Both begin empty with the stream, so
 //! that the first change brings all work, and later ones what differs.
@@ -39,10 +39,10 @@ const MAX_BYTES: usize = 64 << 20;
 /// All EndpointSlices of imports, by name.
 pub type WantedSlices = BTreeMap<ImportName, WantedSlice>;
 
-/// What is to be written, as a whole.
+/// All writes for a cluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EdgeWork {
-    /// Whether the sender leads.
+    /// True if the sender leads.
     pub leading: bool,
     /// Writes of ServiceExports and ServiceImports, in order.
     pub writes: Arc<Vec<Write>>,

@@ -83,7 +83,7 @@ pub struct Candidate {
     /// The weight that its owner gives the cluster (annotation `portolan.dev/cluster-weight`), 0 to
     /// 1000.
     pub weight: Option<u16>,
-    /// How many ready endpoints imports may use.
+    /// Number of ready endpoints that imports may use.
     pub ready_endpoints: u32,
     /// What becomes part of imports.
     pub export: Export,

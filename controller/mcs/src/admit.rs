@@ -18,7 +18,7 @@ use shape::{Import, Slice, StatusObject};
 /// The longest UID, in bytes.
 const MAX_UID: usize = 128;
 
-/// Why a write is refused.
+/// Reason for which a write is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct Refused {

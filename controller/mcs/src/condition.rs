@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use portolan_catalog::Condition;
+use portolan_catalog::{AFFINITY_PARTIAL, Condition};
 use portolan_federate::imports::{ExportStatus, Ready, Valid};
 use portolan_federate::merge::condition;
 
@@ -58,8 +58,6 @@ impl WantedCondition {
     }
 }
 
-/// The condition of a ServiceImport whose affinity reaches a gateway alone.
-pub(crate) const AFFINITY_PARTIAL: &str = "AffinityPartial";
 /// The clusters that the condition names.
 const NAMED: usize = 8;
 

@@ -19,7 +19,7 @@ use super::UplinkStats;
 use super::refusals::Refusals;
 use crate::mcs::Work;
 
-/// What is asked for, and what the cluster has.
+/// Writes that replicas ask for, and the ServiceImports that the cluster has.
 #[derive(Debug)]
 pub(super) struct Desk {
     state: Mutex<State>,
@@ -37,7 +37,7 @@ struct State {
     imports: BTreeMap<ImportName, Import>,
 }
 
-/// What one replica asks for.
+/// Writes that one replica asks for.
 #[derive(Debug, Default)]
 struct Asked {
     /// Present while the replica leads: the larger, the later it began.
@@ -63,7 +63,7 @@ impl Desk {
         })
     }
 
-    /// What is to be done now.
+    /// The work to be done now.
     pub(super) fn work(&self) -> watch::Receiver<Work> {
         self.work.subscribe()
     }
@@ -113,7 +113,7 @@ impl Desk {
 }
 
 impl State {
-    /// What is asked for, as far as it may be done with the objects that there are.
+    /// The part of the work that may be done with the objects that there are.
     fn permitted(&self, asked: &Asked) -> Work {
         let writes = asked.writes.iter().filter(|write| self.may(write));
         let owners = asked.slices.is_some().then(|| self.owners());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the centre asks for and an edge does not do: counted, and each named once in the log.
+//! Refusals of an edge to write for the centre: counted, and each named once in the log.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -11,7 +11,7 @@ use super::UplinkStats;
 /// The most that are remembered as named.
 const NAMED: usize = 1000;
 
-/// What was refused so far.
+/// Refusals so far.
 #[derive(Debug)]
 pub(super) struct Refusals {
     named: Mutex<BTreeSet<String>>,

@@ -18,7 +18,7 @@ use super::pair::{Pair, Survival, VIP, vip};
 const DIRECTORS: &str = "vips: {role: Command}\n  announceTable: 199";
 const BIRD: &str = "usr/sbin/bird";
 
-/// What all routers read: quick timers, since nothing else is to be seen than who is asked.
+/// Settings of all routers.
 fn head(own: Ipv4Addr) -> String {
     format!("log stderr all;\nrouter id {own};\nprotocol device {{ scan time 1; }}\n")
 }

@@ -316,7 +316,7 @@ fn restarts_of_the_centre_change_nothing(
     assert_eq!(writes(), before + 1.0);
 }
 
-/// What another program has written is neither changed nor deleted.
+/// Objects of other programs are neither changed nor deleted.
 fn strangers_keep_their_import(world: &World, wait: &dyn Fn(&str, &dyn Fn() -> bool) -> bool) {
     let foreign = json!({"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceImport",
         "metadata": {"name": "none", "namespace": "default"},

@@ -48,7 +48,7 @@ impl Catalog {
         nodes.filter_map(|(name, node)| Some((name, node.host.as_deref()?)))
     }
 
-    /// What is known of the host of a node; `None` for an unknown node.
+    /// Facts about the host of a node; `None` for an unknown node.
     #[must_use]
     pub fn host(&self, node: &NodeKey) -> Option<&HostFacts> {
         let cluster = self.clusters.get(&node.cluster)?;

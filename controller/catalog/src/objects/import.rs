@@ -60,6 +60,11 @@ pub struct ImportSpec {
     pub traffic_distribution: Option<Arc<str>>,
 }
 
+/// Type of the condition of a ServiceImport whose affinity reaches a gateway alone.
+pub const AFFINITY_PARTIAL: &str = "AffinityPartial";
+/// Types of all conditions that controllers write into ServiceExports and ServiceImports. No others are read.
+pub const CONDITIONS: [&str; 4] = ["Valid", "Ready", "Conflict", AFFINITY_PARTIAL];
+
 /// A condition of a status, as in `metav1.Condition`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Condition {

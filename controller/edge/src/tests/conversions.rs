@@ -2,6 +2,8 @@
 
 //! Tests of conversions.
 
+use portolan_catalog::CONDITIONS;
+
 use super::*;
 
 pub(super) fn service() -> Object {
@@ -55,7 +57,7 @@ pub(super) fn export() -> ServiceExport {
         service: Some(Arc::new(facts)),
         status: ExportStatus {
             generation: 3,
-            conditions: vec![condition("Valid", "True"), condition("Ready", "False")],
+            conditions: CONDITIONS.map(|kind| condition(kind, "True")).into(),
         },
         ..ServiceExport::new(key("shop", "web"))
     }
@@ -206,6 +208,6 @@ fn what_a_cluster_may_have_of_an_import_is_bounded() {
         own.spec.as_mut().unwrap().ips[0].pop();
     });
     bad("import.own.conditions", &|own| {
-        own.conditions = vec![v1::EdgeCondition::default(); 4];
+        own.conditions = vec![v1::EdgeCondition::default(); CONDITIONS.len() + 1];
     });
 }

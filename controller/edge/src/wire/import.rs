@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use portolan_catalog::{
-    Condition, ExportPort, ExportStatus, ImportSpec, ObjectKey, OwnImport, ServiceImport,
+    CONDITIONS, Condition, ExportPort, ExportStatus, ImportSpec, ObjectKey, OwnImport,
+    ServiceImport,
 };
 use portolan_proto::v1;
 
@@ -17,8 +18,8 @@ use super::error::WireError;
 const MAX_TEXT: usize = 4096;
 /// The most entries of a list or map.
 const MOST: usize = 256;
-/// The most conditions: those that a centre writes are three.
-const MAX_CONDITIONS: usize = 3;
+/// The most conditions: no others are read.
+const MAX_CONDITIONS: usize = CONDITIONS.len();
 
 pub(super) fn encode_import(import: &ServiceImport) -> v1::EdgeImport {
     v1::EdgeImport {

@@ -19,7 +19,7 @@ use super::{EdgeWork, MAX_BYTES, MAX_ITEM_BYTES, MAX_SLICES, MAX_WRITES, WantedS
 /// The longest text about an item, in bytes.
 const MAX_NAMED: usize = 256;
 
-/// Why a stream to a replica of the centre ends.
+/// Error that ends a stream to a replica of the centre.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkError {
     /// An item has no id, so that nobody knows which one it is.
@@ -51,7 +51,7 @@ pub struct RefusedItem {
     pub refused: Refused,
 }
 
-/// What one replica asks for.
+/// Writes that one replica asks for.
 #[derive(Debug, Default)]
 pub struct WorkInbox {
     items: BTreeMap<v1::ObjectId, Item>,
@@ -179,7 +179,7 @@ impl WorkInbox {
     }
 }
 
-/// What is said of exports comes first, then deletions.
+/// Statuses of exports come first, then deletions.
 pub(super) fn turn(write: &Write) -> u8 {
     match (write.target.kind, &write.action) {
         (WriteKind::ServiceExport, _) => 0,
@@ -188,7 +188,7 @@ pub(super) fn turn(write: &Write) -> u8 {
     }
 }
 
-/// What an item asks for.
+/// The task of an item.
 fn task(id: &v1::ObjectId, action: Option<Message>) -> Result<Task, Refused> {
     let kind = match id.kind() {
         v1::ObjectKind::ServiceExport => WriteKind::ServiceExport,

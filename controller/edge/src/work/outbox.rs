@@ -39,7 +39,7 @@ pub struct WorkChange {
     pub delete: Vec<v1::ObjectId>,
     /// The end.
     pub commit: v1::CentreWorkCommit,
-    /// What is not sent.
+    /// Items that are not sent.
     pub left_out: Option<LeftOut>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Which Services a cluster exports: policies, types and quotas.
+//! Exports of a cluster: policies, types and quotas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use portolan_catalog::CONDITIONS;
 use portolan_federate::imports::ImportName;
 use portolan_model::Family;
 use serde::Deserialize;
 
 use super::{Refused, Result, check_uid};
-use crate::condition::AFFINITY_PARTIAL;
 use crate::labels::{self, is_domain, is_label};
 use crate::manifest::{WINNER, WriteKind};
 use crate::slice::{MANAGED_BY, PER_SLICE};
@@ -23,8 +23,6 @@ const MOST: usize = 256;
 const MAX_TEXT: usize = 1024;
 /// The longest message of a condition, and annotation of a centre, in bytes, as of API servers.
 const MAX_MESSAGE: usize = 32 << 10;
-/// The conditions that are written.
-const CONDITIONS: [&str; 4] = ["Valid", "Ready", "Conflict", AFFINITY_PARTIAL];
 /// The labels of an EndpointSlice of an import.
 const SERVICE: &str = "multicluster.kubernetes.io/service-name";
 const SOURCE: &str = "multicluster.kubernetes.io/source-cluster";

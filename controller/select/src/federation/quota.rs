@@ -12,7 +12,7 @@ use portolan_model::Family;
 use super::Federation;
 use super::gateway::facts;
 
-/// How many ready endpoints each export has, and each cluster in all its exports together.
+/// Numbers of ready endpoints, of each export and of all exports of a cluster together.
 #[derive(Debug, Default)]
 pub(super) struct ReadyEndpoints {
     by_export: BTreeMap<ObjectKey, u32>,

@@ -21,8 +21,6 @@ pub const WINNER: &str = "portolan.dev/winner";
 /// The name under which this program applies fields.
 pub const FIELD_MANAGER: &str = "portolan-controller";
 
-/// The conditions that this program writes.
-const CONDITIONS: [&str; 4] = ["Valid", "Ready", "Conflict", "AffinityPartial"];
 /// The longest text of a condition that is read, in bytes; a longer one is none of ours.
 const LONGEST: usize = 4096;
 /// The most entries of a list or map that are read; more are not ours.
@@ -158,10 +156,10 @@ pub(super) fn conditions(status: Option<McsStatus>) -> Vec<catalog::Condition> {
     let given = status.and_then(|status| status.conditions);
     let ours = given.into_iter().flatten().filter(|condition| {
         let kind = condition.type_.as_deref().unwrap_or_default();
-        CONDITIONS.contains(&kind)
+        catalog::CONDITIONS.contains(&kind)
     });
     let text = |text: Option<String>| short(&text.unwrap_or_default());
-    let ours = ours.take(CONDITIONS.len());
+    let ours = ours.take(catalog::CONDITIONS.len());
     ours.map(|condition| catalog::Condition {
         kind: text(condition.type_),
         status: text(condition.status),
