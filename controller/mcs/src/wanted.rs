@@ -14,6 +14,9 @@ use portolan_model::Family;
 use crate::condition::{self, WantedCondition};
 use crate::labels;
 
+#[cfg(test)]
+mod tests;
+
 /// The most ports that are written: other clusters decide how many there are.
 const MOST_PORTS: usize = 256;
 
