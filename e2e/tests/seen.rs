@@ -266,7 +266,8 @@ const BETWEEN: Duration = Duration::from_millis(5_100);
 const SCRAPE_INTERVAL: f64 = 15.0;
 
 /// The whole time of a scrape counts, in which one processor works at most. `PORTOLAN_BIN_DIR` names programs of a release
-/// build, which the goal is for.
+/// build, which the goal is for. One node alone has the Services, each with one port in one family: a kernel reads all
+/// virtual servers of its network namespaces for each message of a dump.
 #[test]
 fn metrics_of_ten_thousand_services_cost_little() {
     let name = "metrics_of_ten_thousand_services_cost_little";
@@ -278,16 +279,22 @@ fn metrics_of_ten_thousand_services_cost_little() {
         .flat_map(|number| {
             let [high, low] = number.to_be_bytes();
             let (name, v4) = (format!("s{number}"), format!("10.96.{high}.{low}"));
-            let vips = [&*v4, &*format!("fd00:10:96::{number:x}")];
+            let spec =
+                json!({ "clusterIPs": [v4], "ipFamilies": ["IPv4"], "ports": [ports(None)[0]] });
             let endpoint = json!({ "addresses": ["10.244.1.2"], "conditions": { "ready": true } });
             [
-                service(&name, vips, json!({})),
+                service(&name, [&v4, ""], spec),
                 slice_of(&name, Family::V4, &[endpoint]),
             ]
         })
         .collect();
     cluster.put("many.json", &objects).unwrap();
-    restart_agent(&mut cluster, "--service-metrics=20000");
+    for number in 1..cluster.rig.nodes().len() {
+        cluster.agent(number).unwrap().stop(PATIENT).unwrap();
+        let node = cluster.rig.node(number).namespace();
+        node.exec(&["ipvsadm", "-C"]).unwrap();
+    }
+    restart_agent(&mut cluster, "--service-metrics=10000");
     wait_for("all Services to be counted", LONG, || {
         let text = cluster.agent_metrics(0).ok()?;
         let is_counted =
@@ -295,7 +302,7 @@ fn metrics_of_ten_thousand_services_cost_little() {
         (text.lines().filter(is_counted).count() >= 10_000).then_some(())
     })
     .unwrap();
-    let mut times = [0; 3].map(|_| {
+    let mut times = [0; 5].map(|_| {
         let last = Instant::now();
         let is_time = || (last.elapsed() >= BETWEEN).then_some(());
         wait_for("the time of the next scrape", PATIENT, is_time).unwrap();
@@ -304,7 +311,7 @@ fn metrics_of_ten_thousand_services_cost_little() {
         begin.elapsed()
     });
     times.sort_unstable();
-    let part = times[1].as_secs_f64() / SCRAPE_INTERVAL;
+    let part = times[2].as_secs_f64() / SCRAPE_INTERVAL;
     let goal = Some(Goal::AtMost(1.0));
     figure("service_metrics_of_a_core", 100.0 * part, "%", goal);
 }

@@ -74,11 +74,7 @@ fn an_import_with_an_address_is_ready_in_the_families_of_its_addresses() {
     let here = here(ImportKind::ClusterSetIp, &V4_FIRST, &V4_FIRST);
     let one = ("True Ready".to_owned(), vec![v6()], vec![Family::V6]);
     assert_eq!(ready(&here, &[v6()]), one);
-    let both = (
-        "True Ready".to_owned(),
-        vec![v4(), v6()],
-        V4_FIRST.to_vec(),
-    );
+    let both = ("True Ready".to_owned(), vec![v4(), v6()], V4_FIRST.to_vec());
     assert_eq!(ready(&here, &[v6(), v4()]), both);
 }
 
