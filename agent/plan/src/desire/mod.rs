@@ -174,6 +174,7 @@ impl<'a> Builder<'a> {
             }
         }
         self.hairpin_entries(record);
+        self.remote_entries(record);
         if let Some(name) = server::unknown(record) {
             let (record, name) = (record.key.clone(), Arc::clone(name));
             let refused = Refused::UnknownScheduler { record, name };

@@ -33,7 +33,11 @@ impl Desired {
     pub fn records_of(&self, entry: &SetEntry) -> BTreeSet<&RecordKey> {
         let servers = self.state.virtual_servers.iter();
         let needing = servers.filter(|(key, server)| match entry {
-            SetEntry::IpPort(..) => ownership_entry(key) == *entry,
+            SetEntry::IpPort(ip, protocol, port) => {
+                ownership_entry(key) == *entry
+                    || self.protocol(key) == Some(*protocol)
+                        && server.real_servers.contains_key(&(*ip, *port).into())
+            }
             SetEntry::IpPortMark(ip, protocol, port, mark) => {
                 let by_mark = key.mark() == Some(*mark) && key.family() == Family::of(*ip);
                 by_mark || **key == VirtualServerKey::new(*protocol, *ip, *port)

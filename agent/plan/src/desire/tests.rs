@@ -11,6 +11,7 @@ use super::*;
 
 mod balancing;
 mod policies;
+mod remote;
 mod scheduling;
 
 fn key(service: &str, protocol: Protocol) -> RecordKey {

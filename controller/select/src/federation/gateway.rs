@@ -18,7 +18,7 @@ use portolan_federate::Moment;
 use portolan_federate::gateway::{Gateways, Host, Path, PortClaim, PortName, Ports, path};
 use portolan_federate::imports::{ImportHere, ImportName};
 use portolan_federate::merge::Affinity;
-use portolan_model::{Families, Family};
+use portolan_model::{Families, Family, Scope};
 use portolan_policy::{Cluster, PortRange};
 
 use super::export::{ENDPOINTS, admitted};
@@ -27,7 +27,7 @@ use crate::project::{GatewayExport, project_gateway};
 use crate::{Projection, SelectConfig};
 
 /// Ends the names of exports at gateways.
-const GATEWAY: &str = "@gateway";
+const GATEWAY: &str = Scope::GATEWAY;
 
 /// The ports that the exports of a cluster have at its gateways.
 pub type GatewayPorts = BTreeMap<PortName, u16>;
