@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use portolan_model::{Family, NodeInfo};
 
-use crate::Names;
+use crate::{LocalPorts, Names};
 
 /// Configuration of the kernel's programming.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,6 +209,8 @@ pub struct NodeFacts {
     pub source: BTreeMap<Family, IpAddr>,
     /// Schedulers that the kernel lacks.
     pub missing_schedulers: BTreeSet<String>,
+    /// The ports that the host's own connections begin from.
+    pub local_ports: LocalPorts,
 }
 
 #[cfg(test)]
