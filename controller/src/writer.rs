@@ -356,7 +356,9 @@ impl Writer {
     fn flush(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) {
         let start = Instant::now();
         let origin = origins.take_origin(pipeline, |cluster| self.known.synced.contains(cluster));
-        if self.federated.allocate(pipeline, &self.known.synced) {
+        let mut is_news = self.federated.allocate(pipeline, &self.known.synced);
+        is_news |= self.federated.find_node_ports(pipeline);
+        if is_news {
             self.report_files();
         }
         self.federated.allocate_ports(pipeline, &self.known.synced);

@@ -171,7 +171,22 @@ fn rules(family: Family) -> Vec<(&'static str, Rule)> {
             ],
         ),
         ("remember", remember(family)),
+        ("segments", segments()),
     ]
+}
+
+/// Has the first packets of TCP connections announce segments that fit the path.
+fn segments() -> Rule {
+    let mut rule = vec![
+        Expression::meta(Meta::Protocol, Register::FIRST),
+        Expression::compare(Register::FIRST, Operator::Equal, &[6]),
+        Expression::payload(Header::Transport, 13, 1, Register::FIRST),
+        Expression::bitwise(Register::FIRST, &[6], &[0]),
+        Expression::compare(Register::FIRST, Operator::Equal, &[2]),
+    ];
+    rule.extend(Expression::path_segment(Register::FIRST));
+    rule.push(Expression::set_segment(Register::FIRST));
+    rule
 }
 
 /// Adds the connection's destination to the map of clients.
@@ -207,6 +222,12 @@ fn everything(family: Family) -> Vec<Request> {
     requests.extend(["pick", "refusal", "remember"].map(|name| chain(name, None)));
     requests.push(chain("nat-in", Some(base(Hook::Prerouting, -101))));
     requests.push(chain("nat-post", Some(base(Hook::Postrouting, 99))));
+    let filter = Base {
+        kind: ChainKind::Filter,
+        hook: Hook::Postrouting,
+        priority: -150,
+    };
+    requests.push(chain("segments", Some(filter)));
     requests.extend(
         sets.into_iter()
             .map(|(set, elements)| Request::AddElements(set.name, elements)),

@@ -12,10 +12,10 @@ use portolan_plan::Config;
 
 use crate::layout::{
     ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED, MASQUERADED_OWN,
-    OUTSIDE, RANGED, SERVICES, STICKY, address_key, destination, hairpin_key, read_destination,
-    sets, slot_key, source_key, sticky_sets, way_key,
+    OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, destination, hairpin_key,
+    read_destination, remote_set, sets, slot_key, source_key, sticky_sets, way_key,
 };
-use crate::rules::{Needs, REFUSAL, chains, list_chain, remember_chain};
+use crate::rules::{Needs, REFUSAL, SEGMENTS, chains, list_chain, remember_chain};
 use crate::slots::{assign, class};
 use crate::{List, Masquerade, Way, WayKey, Ways};
 
@@ -48,11 +48,16 @@ pub fn desire(
     for hairpin in ways.hairpins.keys().filter(|h| of_family(h.0.address)) {
         builder.add(HAIRPIN, hairpin_key(&hairpin.0), Value::Present);
     }
+    for endpoint in ways.remote.keys().filter(|key| of_family(key.address)) {
+        builder.needs.clamps = true;
+        builder.add(REMOTE, way_key(endpoint), Value::Present);
+    }
     let Builder {
-        needs,
+        mut needs,
         sets: mut elements,
         ..
     } = builder;
+    needs.clamps &= config.clamp_remote_mss;
     let mut content = TableContent {
         chains: chains(family, config, node, &needs),
         ..TableContent::default()
@@ -60,6 +65,9 @@ pub fn desire(
     let mut all = sets(family);
     if !needs.timeouts.is_empty() {
         all.extend(sticky_sets(family));
+    }
+    if needs.clamps {
+        all.push(remote_set(family));
     }
     for set in all {
         let elements = elements.remove(&*set.name).unwrap_or_default();
@@ -72,10 +80,11 @@ pub fn desire(
 #[must_use]
 pub fn everything(family: Family, config: &Config, node: &NodeInfo) -> TableContent {
     let mut needs = Needs::default();
-    for chain in ["pick-1", "local-pick-1", "remember-1"] {
+    for chain in ["pick-1", "local-pick-1", "remember-1", SEGMENTS] {
         needs.add_chain(chain);
     }
     let all = sets(family).into_iter().chain(sticky_sets(family));
+    let all = all.chain([remote_set(family)]);
     TableContent {
         sets: all
             .map(|set| (Arc::clone(&set.name), (set, Elements::new())))

@@ -3,7 +3,7 @@
 //! Changes of some records, at a cost proportional to the change.
 //!
 //! Only changes that concern the changed records alone are followed. Where records interact (two of one address and
-//! port, the first list of a class, the first Service with affinity), the result is `None`, and everything is
+//! port, the first list of a class, the first Service with affinity, the first import), the result is `None`, and everything is
 //! computed. The requests are always those that lead to what [`desire`](crate::desire) computes.
 
 #[cfg(test)]
@@ -14,12 +14,12 @@ use std::ops::Bound;
 
 use portolan_model::{Family, FrontendKind, NodeTable, RecordKey};
 use portolan_netlink::nftables::{Elements, Request, TableContent, Value, Verdict};
-use portolan_plan::NodeFacts;
+use portolan_plan::{Config, NodeFacts};
 
 use crate::desire::Builder;
 use crate::layout::{
     ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED, MASQUERADED_OWN,
-    OUTSIDE, RANGED, SERVICES, STICKY, address_key, hairpin_key, way_key,
+    OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, hairpin_key, way_key,
 };
 use crate::plan::change_elements;
 use crate::{Hairpin, Refused, WayKey, Ways};
@@ -45,6 +45,7 @@ const OF_WAYS: [&str; 9] = [
 pub struct Touched {
     ways: BTreeSet<WayKey>,
     hairpins: BTreeSet<Hairpin>,
+    remote: BTreeSet<WayKey>,
 }
 
 impl Ways {
@@ -100,13 +101,12 @@ impl Ways {
             touched.ways.insert(way);
         }
         for hairpin in Self::hairpins_of(table, record) {
-            if let Some(count) = self.hairpins.get_mut(&hairpin) {
-                *count -= 1;
-                if *count == 0 {
-                    self.hairpins.remove(&hairpin);
-                }
-            }
+            release(&mut self.hairpins, &hairpin);
             touched.hairpins.insert(hairpin);
+        }
+        for endpoint in Self::remote_of(table, record) {
+            release(&mut self.remote, &endpoint);
+            touched.remote.insert(endpoint);
         }
     }
 
@@ -122,7 +122,18 @@ impl Ways {
         };
         touched.ways.extend(Self::keys(record, facts));
         touched.hairpins.extend(Self::hairpins_of(table, record));
+        touched.remote.extend(Self::remote_of(table, record));
         self.add(table, facts, record);
+    }
+}
+
+/// Counts a record less for a key that records share.
+fn release<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
     }
 }
 
@@ -131,6 +142,7 @@ impl Ways {
 #[must_use]
 pub fn plan_touched(
     family: Family,
+    config: &Config,
     ways: &Ways,
     touched: &Touched,
     observed: &TableContent,
@@ -156,6 +168,14 @@ pub fn plan_touched(
         copy(HAIRPIN, &key, observed, &mut there);
         if ways.hairpins.contains_key(hairpin) {
             wanted.add(HAIRPIN, key, Value::Present);
+        }
+    }
+    let of_imports = touched.remote.iter().filter(of_family);
+    for endpoint in of_imports.filter(|_| config.clamp_remote_mss) {
+        let key = way_key(endpoint);
+        copy(REMOTE, &key, observed, &mut there);
+        if ways.remote.contains_key(endpoint) {
+            wanted.add(REMOTE, key, Value::Present);
         }
     }
     let wanted = wanted.sets;

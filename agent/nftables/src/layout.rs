@@ -32,6 +32,8 @@ pub(crate) const HAIRPIN: &str = "hairpin";
 pub(crate) const RANGED: &str = "ranged";
 /// The permitted sources.
 pub(crate) const ALLOWED: &str = "allowed";
+/// TCP endpoints of imports.
+pub(crate) const REMOTE: &str = "remote";
 /// Ways with affinity.
 pub(crate) const STICKY: &str = "sticky";
 /// Destinations of clients of ways with affinity. Rules write it.
@@ -72,6 +74,12 @@ pub(crate) fn sticky_sets(family: Family) -> [Set; 2] {
     let mut affinity = Set::new(AFFINITY, &client, Data::Fields(vec![address, Field::Port]));
     affinity.dynamic = Some(CLIENTS_MAX);
     [Set::new(STICKY, &way, Data::Verdict), affinity]
+}
+
+/// The set that comes with the first import.
+pub(crate) fn remote_set(family: Family) -> Set {
+    let endpoint = [address_field(family), Field::Protocol, Field::Port];
+    Set::new(REMOTE, &endpoint, Data::None)
 }
 
 fn address_field(family: Family) -> Field {

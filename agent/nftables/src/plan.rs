@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use portolan_netlink::nftables::{Chain, Elements, Key, Request, Rule, Set, TableContent, Value};
 
-use crate::layout::{CLUSTER_IPS, HAIRPIN, SERVICES};
+use crate::layout::{CLUSTER_IPS, HAIRPIN, REMOTE, SERVICES};
 
 /// Treatment of elements in the kernel that are not desired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Plan {
                 continue;
             }
             let there = observed.sets.get(name).map_or(&none, |(_, there)| there);
-            let is_shared = [CLUSTER_IPS, HAIRPIN].contains(&&**name);
+            let is_shared = [CLUSTER_IPS, HAIRPIN, REMOTE].contains(&&**name);
             match surplus {
                 Surplus::Delete => change_elements(name, there, wanted, &mut self.requests),
                 Surplus::Keep => {

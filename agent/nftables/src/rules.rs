@@ -15,7 +15,7 @@ use portolan_plan::{Config, DetectLocal};
 
 use crate::layout::{
     AFFINITY, ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED,
-    MASQUERADED_OWN, OUTSIDE, RANGED, SERVICES, STICKY, address_len, push_address,
+    MASQUERADED_OWN, OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_len, push_address,
 };
 
 /// Attempts to draw a number that has a slot.
@@ -26,6 +26,10 @@ const DSTNAT: i32 = -101;
 const SRCNAT: i32 = 99;
 /// After the translation of destinations.
 const AFTER_DSTNAT: i32 = -90;
+/// `mangle`: in `postrouting`, where destinations are translated and sources are not.
+const MANGLE: i32 = -150;
+/// The chain that keeps TCP segments of imports to the size of the path.
+pub(crate) const SEGMENTS: &str = "segments";
 /// Where connections that no node can serve end. `reject` is a keyword of `nft`.
 pub(crate) const REFUSAL: &str = "refusal";
 
@@ -39,6 +43,8 @@ pub(crate) struct Needs {
     pub(crate) outside: Option<u32>,
     /// Timeouts of affinity, in seconds.
     pub(crate) timeouts: BTreeSet<u32>,
+    /// Whether there is an import whose segments are to be clamped.
+    pub(crate) clamps: bool,
 }
 
 /// The chain of a list of a class: `pick-2`, `local-stick-0`.
@@ -64,6 +70,7 @@ impl Needs {
             self.outside = self.outside.max(Some(class.min(32)));
         }
         self.timeouts.extend(number("remember-"));
+        self.clamps |= name == SEGMENTS;
     }
 }
 
@@ -89,6 +96,9 @@ pub(crate) fn chains(family: Family, config: &Config, node: &NodeInfo, needs: &N
     writer.source();
     if !needs.timeouts.is_empty() {
         writer.remember(needs);
+    }
+    if needs.clamps {
+        writer.segments();
     }
     writer.chains
 }
@@ -332,6 +342,23 @@ impl Writer<'_> {
             ]);
             self.rule(&remember_chain(*seconds), rule);
         }
+    }
+
+    /// Tells endpoints of imports how large their segments may be on the way back: a link between clusters may be
+    /// smaller than that of the client, and the ICMP messages about it may be lost.
+    fn segments(&mut self) {
+        self.base(SEGMENTS, ChainKind::Filter, Hook::Postrouting, MANGLE);
+        let mut rule = is_tcp();
+        // Of the flags SYN and RST the first one alone.
+        rule.extend([
+            Expression::payload(Header::Transport, 13, 1, Register::FIRST),
+            Expression::bitwise(Register::FIRST, &[0x06], &[0]),
+            Expression::compare(Register::FIRST, Operator::Equal, &[0x02]),
+        ]);
+        rule.extend(self.way_in(REMOTE, Lookup::Has));
+        rule.extend(Expression::path_segment(Register::FIRST));
+        rule.push(Expression::set_segment(Register::FIRST));
+        self.rule(SEGMENTS, rule);
     }
 
     fn len(&self) -> usize {

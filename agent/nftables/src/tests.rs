@@ -441,6 +441,45 @@ fn load_balancers_are_left_out_by_name() {
 }
 
 #[test]
+fn segments_of_imports_are_clamped_unless_that_is_switched_off() {
+    let frontend = || vip("10.112.0.1", FrontendKind::ClusterIp, Lists::Cluster);
+    let import = table([record("web@clusterset", vec![frontend()], 2)]);
+    let none = table([record("web", vec![frontend()], 2)]);
+    let content = |table: &NodeTable, config: &Config, observed| {
+        let ways = Ways::new(table, &NodeFacts::default());
+        crate::desire(Family::V4, &ways, config, &table.node, observed).content
+    };
+    let remote = |content: &TableContent| content.sets.get(layout::REMOTE).map(|set| set.1.len());
+    let has_chain = |content: &TableContent| content.chains.contains_key("segments");
+    let (on, off) = (
+        config(),
+        Config {
+            clamp_remote_mss: false,
+            ..config()
+        },
+    );
+    let without = content(&none, &on, None);
+    assert_eq!((remote(&without), has_chain(&without)), (None, false));
+
+    let clamped = content(&import, &on, None);
+    assert_eq!((remote(&clamped), has_chain(&clamped)), (Some(2), true));
+    let text = clamped.text(Family::V4, crate::TABLE).unwrap();
+    let rule = "meta l4proto tcp tcp flags & (syn | rst) == syn ip daddr . meta l4proto . th dport @remote \
+                tcp option maxseg size set rt mtu";
+    assert!(text.contains(rule), "{text}");
+
+    // The last import that goes leaves an empty set.
+    let empty = content(&none, &on, Some(&clamped));
+    assert_eq!((remote(&empty), has_chain(&empty)), (Some(0), true));
+    let open = content(&import, &off, Some(&clamped));
+    assert_eq!((remote(&open), has_chain(&open)), (None, false));
+    let mut kernel = Some(clamped);
+    let requests = plan(&open, kernel.as_ref(), Surplus::Delete);
+    advance(&mut kernel, &requests);
+    assert_eq!(kernel, Some(open));
+}
+
+#[test]
 fn every_rule_has_a_text() {
     let interface = |name: &str| DetectLocal::InterfacePrefix(name.to_owned());
     for detect_local in [

@@ -114,6 +114,8 @@ pub struct Ways {
     pub ways: BTreeMap<WayKey, Way>,
     /// The endpoints of this node, and how many times records have each.
     pub hairpins: BTreeMap<Hairpin, u32>,
+    /// The TCP endpoints of imports, and how many records have each.
+    pub remote: BTreeMap<WayKey, u32>,
     /// What is left out. The first record, in order of keys, has a way.
     pub refused: Vec<Refused>,
 }
@@ -141,6 +143,9 @@ impl Ways {
         }
         for hairpin in Self::hairpins_of(table, record) {
             *self.hairpins.entry(hairpin).or_default() += 1;
+        }
+        for endpoint in Self::remote_of(table, record) {
+            *self.remote.entry(endpoint).or_default() += 1;
         }
     }
 
@@ -172,6 +177,20 @@ impl Ways {
                 protocol,
                 port: socket.port(),
             })
+        })
+    }
+
+    /// The TCP endpoints of a record of an import.
+    pub(crate) fn remote_of(
+        table: &NodeTable,
+        record: &Record,
+    ) -> impl Iterator<Item = WayKey> + use<> {
+        let protocol = record.key.protocol;
+        let endpoints = table.remote_endpoints(record).into_iter();
+        endpoints.map(move |socket| WayKey {
+            address: socket.ip(),
+            protocol,
+            port: socket.port(),
         })
     }
 

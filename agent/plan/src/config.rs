@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use portolan_model::{Family, NodeInfo};
 
-use crate::Names;
+use crate::{LocalPorts, Names};
 
 /// Configuration of the kernel's programming.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct Config {
     pub binds_balancers: bool,
     /// When rules and their sets are made.
     pub rules_mode: RulesMode,
+    /// Whether TCP segments of real servers of imports are kept to the size of the path (`--clamp-remote-mss`).
+    pub clamp_remote_mss: bool,
 }
 
 impl Default for Config {
@@ -54,6 +56,7 @@ impl Default for Config {
             vip_binding: VipBinding::Route,
             binds_balancers: true,
             rules_mode: RulesMode::Always,
+            clamp_remote_mss: true,
         }
     }
 }
@@ -206,6 +209,8 @@ pub struct NodeFacts {
     pub source: BTreeMap<Family, IpAddr>,
     /// Schedulers that the kernel lacks.
     pub missing_schedulers: BTreeSet<String>,
+    /// The ports that the host's own connections begin from.
+    pub local_ports: LocalPorts,
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod desire;
 pub mod export;
 pub mod host;
 pub mod kube_proxy;
+mod local_ports;
 mod mark_users;
 mod marks;
 mod names;
@@ -26,6 +27,7 @@ mod ways;
 
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, RulesMode, VipBinding};
 pub use desire::{Desired, IncrementalDesired, Note, Refused, Touched, desire, is_behind};
+pub use local_ports::LocalPorts;
 pub use mark_users::{MarkUsers, MaskError};
 pub use names::{Names, SetName, ownership_entry};
 pub use plan::{plan, plan_additions, plan_touched};

@@ -39,6 +39,8 @@ pub enum SetName {
     NoLocal,
     /// Addresses and ports of load balancers with ranges of ports, with the mark of their virtual server.
     BalancedMark,
+    /// TCP real servers of imports: the size of their segments is kept to that of the path.
+    Remote,
     /// The ownership record: our virtual servers. It has their lifetime, in the same kernel, and is
     /// written before the first and deleted after the last of them.
     VirtualServers,
@@ -46,7 +48,7 @@ pub enum SetName {
 
 impl SetName {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::LoopBack,
         Self::ClusterIp,
         Self::ExternalIp,
@@ -66,6 +68,7 @@ impl SetName {
         Self::ShortCircuit,
         Self::NoLocal,
         Self::BalancedMark,
+        Self::Remote,
         Self::VirtualServers,
     ];
 
@@ -95,7 +98,7 @@ impl SetName {
         }
     }
 
-    fn suffix(self) -> &'static str {
+    pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::LoopBack => "LOOP-BACK",
             Self::ClusterIp => "CLUSTER-IP",
@@ -116,6 +119,7 @@ impl SetName {
             Self::ShortCircuit => "SHORT-CIRCUIT",
             Self::NoLocal => "NO-LOCAL",
             Self::BalancedMark => "BALANCED-MARK",
+            Self::Remote => "REMOTE",
             Self::VirtualServers => "PORTOLAN-OWNED",
         }
     }

@@ -321,9 +321,9 @@ impl NftablesReconciler {
             };
             let there = observed.tables.entry(family).or_default();
             let began = Instant::now();
-            let change = touched
-                .zip(there.as_ref())
-                .and_then(|(touched, there)| plan_touched(family, &self.ways, touched, there));
+            let change = touched.zip(there.as_ref()).and_then(|(touched, there)| {
+                plan_touched(family, &self.config, &self.ways, touched, there)
+            });
             let requests =
                 change.unwrap_or_else(|| self.plan(family, table, there.as_ref(), surplus));
             outcome.planned_in += began.elapsed();

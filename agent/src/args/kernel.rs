@@ -40,6 +40,14 @@ pub struct KernelArgs {
         action = clap::ArgAction::Set)]
     masquerade_all: bool,
 
+    /// Keep TCP segments from endpoints of imports to the size of the path, as this node knows it: by its
+    /// interfaces, by the `mtu` of a route, or by ICMP messages that arrived. So connections to other clusters
+    /// pass smaller links whose ICMP messages are lost behind them.
+    #[arg(long, env = "PORTOLAN_CLAMP_REMOTE_MSS", default_value_t = true,
+        num_args = 0..=1, default_missing_value = "true", require_equals = true,
+        action = clap::ArgAction::Set)]
+    clamp_remote_mss: bool,
+
     /// Detection of packets from the node's own pods. Their connections to cluster IPs are not
     /// masqueraded, and those to external addresses are not limited to local endpoints.
     #[arg(
@@ -260,6 +268,7 @@ impl KernelArgs {
             asked_marks: self.short_circuit_mask,
             exclude_cidrs: self.ipvs_exclude_cidrs.clone(),
             vip_binding: self.vip_binding().unwrap_or_default(),
+            clamp_remote_mss: self.clamp_remote_mss,
             ..Config::default()
         })
     }

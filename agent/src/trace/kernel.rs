@@ -78,11 +78,16 @@ impl Plane {
     ) -> Sides<'a> {
         let config = &self.config;
         match reading {
-            Reading::Ipvs(found) => Sides::Ipvs {
-                wanted: Box::new(desire(table, facts, config, found).state),
-                rules: portolan_plan::rules(family, config, &table.node),
-                found,
-            },
+            Reading::Ipvs(found) => {
+                let wanted = desire(table, facts, config, found).state;
+                let rules = wanted.rules.get(&family).cloned();
+                let constant = || portolan_plan::rules(family, config, &table.node).without_clamp();
+                Sides::Ipvs {
+                    rules: rules.unwrap_or_else(constant),
+                    wanted: Box::new(wanted),
+                    found,
+                }
+            }
             Reading::Nftables(found) => {
                 let served = ServedWays::new(table, facts);
                 let (node, found) = (&table.node, found.as_ref());

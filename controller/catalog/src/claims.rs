@@ -131,6 +131,19 @@ impl Claims {
         self.range(all).map(|entry| (&entry.namespace, &entry.name))
     }
 
+    /// The claims of node ports within a range: port, protocol, and namespace and name of the Service.
+    pub(crate) fn of_nodes(
+        &self,
+        range: RangeInclusive<u16>,
+    ) -> impl Iterator<Item = (u16, Protocol, [&Arc<str>; 2])> {
+        let (first, last) = range.into_inner();
+        let all = (None, first, Protocol::Tcp)..=(None, last, Protocol::Sctp);
+        self.range(all).map(|entry| {
+            let (_, port, protocol) = entry.claimed;
+            (port, protocol, [&entry.namespace, &entry.name])
+        })
+    }
+
     /// Takes a Service's claims. `others` are the other Services that claim the same.
     pub(crate) fn insert(&mut self, service: &Service, others: impl FnMut(&Arc<str>, &Arc<str>)) {
         self.change(service, BTreeSet::insert, others);

@@ -37,7 +37,7 @@ pub use object::{
     PortRangeError, Quota, REGION, Threshold, Tier, TrafficPolicy,
 };
 pub use objects::{Object, ObjectFault, Objects};
-pub use overlap::{Overlap, overlaps};
+pub use overlap::{MayBeNodePorts, Overlap, may_be_node_ports, overlaps};
 pub use portolan_director::{File, NotOurs, Position, SchedulerName};
 pub use precedence::{
     Because, ExportDecision, ImportDecision, ResolvedTier, Rule, TrafficDecision, export_decision,

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-use crate::Cluster;
 use crate::spec::NetworkMode;
+use crate::{Cluster, PortRange};
 
 /// Why the networks of a cluster cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -74,6 +74,25 @@ pub fn overlaps(clusters: &BTreeMap<String, Cluster>) -> BTreeMap<String, Vec<Ov
         }
     }
     found
+}
+
+/// Ports of gateways that an API server gives Services as node ports by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "spec.network.gateway.ports: {0} overlaps {default}, the node ports of Kubernetes by default: unless the API server has \
+     another --service-node-port-range, a Service may get the port of an export",
+    default = PortRange::NODE_PORTS
+)]
+pub struct MayBeNodePorts(PortRange);
+
+/// Whether a cluster's node ports may be those of its gateways. Both are used, and an export is given no port that a
+/// Service has then.
+#[must_use]
+pub fn may_be_node_ports(cluster: &Cluster) -> Option<MayBeNodePorts> {
+    let ports = cluster.network.gateway.as_ref()?.ports;
+    ports
+        .overlaps(PortRange::NODE_PORTS)
+        .then_some(MayBeNodePorts(ports))
 }
 
 /// Whether nodes of a cluster send packets to addresses of another one's pods.

@@ -32,7 +32,7 @@ use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectKey, ObjectRef};
 use portolan_federate::gateway::Gateways;
 use portolan_federate::imports::{Federation as Plan, ImportHere, ImportName, imports};
 use portolan_federate::merge::ImportKind;
-use portolan_model::Family;
+use portolan_model::{Family, Scope};
 use portolan_policy::{ClusterSet, Objects};
 
 pub use gateway::GatewayPorts;
@@ -46,7 +46,7 @@ pub use shown::{ShownCluster, ShownExport, ShownGateway, ShownImport, ShownPort}
 use users::Users;
 
 /// Ends the names of imports.
-const SUFFIX: &str = "@clusterset";
+const SUFFIX: &str = Scope::CLUSTER_SET;
 
 /// Whether a Service is an import.
 pub(crate) fn is_import(service: &ObjectKey) -> bool {

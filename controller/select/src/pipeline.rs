@@ -10,7 +10,7 @@ use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectChange, ObjectKey,
 use portolan_federate::gateway::{Gateways, PortName};
 use portolan_federate::imports::ImportName;
 use portolan_mcs::{Awaited, WantedSlice, Write};
-use portolan_model::NodeKey;
+use portolan_model::{NodeKey, Protocol};
 use portolan_policy::Objects;
 
 use crate::explain::explain;
@@ -139,6 +139,16 @@ impl Pipeline {
     /// since the last call. To be called before a flush, after [`wanted`](Self::wanted).
     pub fn wanted_ports(&mut self) -> Option<BTreeMap<Arc<str>, BTreeSet<PortName>>> {
         self.federation.take_wanted_ports(&self.catalog)
+    }
+
+    /// The node ports of Services of a cluster that lie among the ports of its gateways, each with its Service.
+    #[must_use]
+    pub fn node_ports_at_gateways(
+        &self,
+        cluster: &Arc<str>,
+    ) -> BTreeMap<(u16, Protocol), ObjectKey> {
+        self.federation
+            .node_ports_at_gateways(&self.catalog, cluster)
     }
 
     /// Gives the exports of a cluster ports at its gateways, in place of all that they had.

@@ -61,6 +61,8 @@ pub(crate) struct Federated {
     written: Option<(BTreeMap<Arc<str>, Status>, Instant)>,
     /// All that is wrong with virtual addresses.
     problems: Vec<String>,
+    /// Node ports among the ports of gateways.
+    node_ports: Vec<String>,
 }
 
 impl Federated {
@@ -97,8 +99,9 @@ impl Federated {
         !self.objects.clusters.is_empty()
     }
 
-    pub(super) fn problems(&self) -> &[String] {
-        &self.problems
+    /// What is wrong with virtual addresses, and with ports of gateways.
+    pub(super) fn problems(&self) -> impl Iterator<Item = &String> {
+        self.problems.iter().chain(&self.node_ports)
     }
 
     /// Takes the policy in force. Until it is `complete`, a Cluster that is missing may be in a file that

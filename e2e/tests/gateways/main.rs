@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod large;
+mod segments;
 mod world;
 
 use std::net::IpAddr;
@@ -16,6 +17,7 @@ use portolan_e2e::rig::Load;
 use portolan_e2e::rig::{Family, LoadConfig, Protocol, RequestError};
 use portolan_e2e::wait::wait_for;
 
+use large::Large;
 use world::World;
 
 /// The time after which a connection that is dropped counts as such.
@@ -45,8 +47,10 @@ fn gateways_of_ipvs() {
 }
 
 fn play(dataplane: &'static str, has_edge: bool) {
-    let world = World::new(dataplane, has_edge);
+    let mut world = World::new(dataplane, has_edge);
     connections_reach_the_other_cluster(&world);
+    // Before a pod knows how small the link is.
+    segments::fit_the_path_where_icmp_is_lost(&mut world, dataplane);
     large_answers_pass_a_small_link(&world);
     strangers_are_refused(&world);
     another_gateway_takes_over(&world);
@@ -105,9 +109,9 @@ fn large_answers_pass_a_small_link(world: &World) {
     for family in Family::ALL {
         let vip = world.vip("here", "large", family);
         for _ in 0..10 {
-            let answer = large::ask(&world.visitor.pod, vip).unwrap();
+            let answer = large::ask(&world.visitor.pod, vip, Large::Answer, PATIENT).unwrap();
             assert!(
-                large::is_whole(&answer),
+                large::is_whole(&answer, Large::Answer),
                 "{} bytes of {family:?}",
                 answer.len()
             );

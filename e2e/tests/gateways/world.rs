@@ -157,6 +157,24 @@ impl World {
             "spec": {"access": access, "network": network}})
     }
 
+    /// Starts the agent of a node anew, with more arguments.
+    pub(crate) fn restart_agent(&mut self, number: usize, more: &[&str]) {
+        let of_cluster = CLUSTERS
+            .iter()
+            .find(|(_, _, nodes)| nodes.contains(&number));
+        let (name, _, _) = of_cluster.unwrap();
+        self.cluster.agent(number).unwrap().stop(PATIENT).unwrap();
+        let cluster = format!("--cluster={name}");
+        let args: Vec<&str> = more.iter().copied().chain([&*cluster]).collect();
+        self.cluster.start_agent_with(number, &args).unwrap();
+        self.cluster.wait_until_ready(number).unwrap();
+    }
+
+    /// The pod with the large answers, on node 3.
+    pub(crate) fn large_pod(&self) -> &Pod {
+        &self.large
+    }
+
     /// Says which of the nodes of `there` are ready.
     pub(crate) fn nodes_of_there(&self, ready: [bool; 2]) {
         self.nodes("there", ready);

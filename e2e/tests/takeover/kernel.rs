@@ -159,9 +159,20 @@ pub(crate) fn assert_nothing_of_ours(node: &Host) {
     assert_without(
         "sets",
         &sets,
-        &["PORTOLAN", "NO-LOCAL", "SHORT-CIRCUIT", "BALANCED-MARK"],
+        &[
+            "PORTOLAN",
+            "NO-LOCAL",
+            "SHORT-CIRCUIT",
+            "BALANCED-MARK",
+            "REMOTE",
+        ],
     );
-    let words = ["KUBE-LOCAL-POLICY", "KUBE-SHORT-CIRCUIT", "NO-LOCAL"];
+    let words = [
+        "KUBE-LOCAL-POLICY",
+        "KUBE-SHORT-CIRCUIT",
+        "NO-LOCAL",
+        "REMOTE",
+    ];
     assert_without("rules", &rules(node), &words);
     // The agent's jumps have no comment; a kube-proxy has one jump of each kind, with a comment.
     assert_without(

@@ -198,6 +198,38 @@ pub struct RecordKey {
     pub protocol: Protocol,
 }
 
+/// What a record is about, by the end of its Service's name. No Service of Kubernetes has an `@` in its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// A Service of the cluster.
+    Cluster,
+    /// An import: its endpoints are those of several clusters, the cluster's own ones included.
+    ClusterSet,
+    /// An export at the gateways of its cluster: its endpoints are the cluster's own.
+    Gateway,
+}
+
+impl Scope {
+    /// Ends the names of imports.
+    pub const CLUSTER_SET: &str = "@clusterset";
+    /// Ends the names of exports at gateways.
+    pub const GATEWAY: &str = "@gateway";
+}
+
+impl RecordKey {
+    /// What the record is about.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        if self.service.ends_with(Scope::CLUSTER_SET) {
+            Scope::ClusterSet
+        } else if self.service.ends_with(Scope::GATEWAY) {
+            Scope::Gateway
+        } else {
+            Scope::Cluster
+        }
+    }
+}
+
 impl fmt::Display for RecordKey {
     /// `[cluster/]namespace/service[:port]/PROTOCOL`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

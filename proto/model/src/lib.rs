@@ -25,7 +25,7 @@ pub use balancing::{
 };
 pub use deletions::{Loss, TableSize, replaced};
 pub use hash::{ContentHash, SetHash, node_hash};
-pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
+pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey, Scope};
 pub use node::{NodeInfo, group_name, import_group};
 pub use record::{
     Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, PortRange,

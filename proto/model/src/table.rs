@@ -3,6 +3,7 @@
 //! The table of one node: records shared with all nodes, and the node's own data.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -10,8 +11,8 @@ use imbl::ordmap::DiffItem;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
-    Destination, Family, Frontend, Lists, NodeInfo, NodeOverlay, Record, RecordHealth, RecordKey,
-    SetHash,
+    Destination, Families, Family, Frontend, Lists, NodeInfo, NodeOverlay, Protocol, Record,
+    RecordHealth, RecordKey, Scope, SetHash,
 };
 
 /// A value for each record, by its key. Copies are cheap, and two versions share their common part, so
@@ -136,6 +137,20 @@ impl NodeTable {
         }
     }
 
+    /// The TCP endpoints of an import that are served on this node; none of any other record. Those of the own cluster
+    /// are among them: a record does not say which cluster an endpoint is of.
+    #[must_use]
+    pub fn remote_endpoints(&self, record: &Record) -> BTreeSet<SocketAddr> {
+        if record.key.scope() != Scope::ClusterSet || record.key.protocol != Protocol::Tcp {
+            return BTreeSet::new();
+        }
+        let families: Families = record.frontends.iter().map(Frontend::family).collect();
+        let lists = families
+            .iter()
+            .map(|family| self.list(record, family, Lists::Cluster));
+        lists.flatten().map(|d| d.address).collect()
+    }
+
     /// The record's destinations of a family that the node's zone uses.
     fn shared(&self, record: &Record, family: Family) -> Vec<Destination> {
         let masks = record
@@ -200,7 +215,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{FrontendAddress, FrontendKind, Protocol, ZoneMask};
+    use crate::{FrontendAddress, FrontendKind, ZoneMask};
 
     fn destinations(addresses: &[&str]) -> Vec<Destination> {
         addresses
@@ -252,6 +267,25 @@ mod tests {
             health: OrdMap::new(),
             records: OrdMap::unit(record.key.clone(), Arc::new(record)),
         }
+    }
+
+    #[test]
+    fn only_imports_have_remote_endpoints() {
+        let mut record = record();
+        record.destinations = destinations(&["10.0.0.1:80", "10.0.0.2:80", "[fd00::1]:80"]);
+        record.frontends = vec![frontend("10.96.0.1", Lists::Cluster)];
+        let ends = |service: &str, protocol| {
+            let mut record = record.clone();
+            record.key.service = service.into();
+            record.key.protocol = protocol;
+            let found = NodeTable::default().remote_endpoints(&record).into_iter();
+            found.map(|end| end.to_string()).collect::<Vec<_>>()
+        };
+        let all = ["10.0.0.1:80", "10.0.0.2:80"];
+        assert_eq!(ends("web@clusterset", Protocol::Tcp), all);
+        assert_eq!(ends("web@clusterset", Protocol::Udp), [""; 0]);
+        assert_eq!(ends("web@gateway", Protocol::Tcp), [""; 0]);
+        assert_eq!(ends("web", Protocol::Tcp), [""; 0]);
     }
 
     #[test]

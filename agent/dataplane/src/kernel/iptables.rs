@@ -40,6 +40,8 @@ pub(crate) struct Iptables {
     fresh: BTreeMap<Family, Rules>,
     /// Families whose rules were in place at the last successful reading.
     seen: BTreeSet<Family>,
+    /// Families whose rules were written without the one about imports, which the kernel refused.
+    unclamped: BTreeSet<Family>,
     /// File with `written` for the next run, if any.
     record: Option<PathBuf>,
 }
@@ -69,6 +71,7 @@ impl Iptables {
             written: record.as_deref().map(read_record).unwrap_or_default(),
             fresh: BTreeMap::new(),
             seen: BTreeSet::new(),
+            unclamped: BTreeSet::new(),
             record,
         }
     }
@@ -132,20 +135,26 @@ impl Iptables {
         rules: &Rules,
         before: &[String],
     ) -> Result<(), DataplaneError> {
-        let missing: Vec<&Jump> = rules
-            .jumps
-            .iter()
-            .filter(|jump| jump_line(jump, before).is_none())
-            .collect();
-        let obsolete: Vec<(&str, &str)> = rules
-            .obsolete
-            .iter()
-            .filter_map(|jump| Some((&*jump.table, jump_line(jump, before)?)))
-            .collect();
-        let input = rules.restore_input(&missing, &obsolete);
-        self.tools.restore(family, &input).await?;
+        match self.tools.restore(family, &input(rules, before)).await {
+            Err(error @ DataplaneError::Command { .. }) if rules.clamps() => {
+                let others = rules.without_clamp();
+                self.tools.restore(family, &input(&others, before)).await?;
+                self.say_unclamped(family, &error);
+            }
+            Ok(()) => drop(self.unclamped.remove(&family)),
+            failed => return failed,
+        }
+        // Those that were asked for: nobody asks for them again.
         self.fresh.insert(family, rules.clone());
         Ok(())
+    }
+
+    fn say_unclamped(&mut self, family: Family, error: &DataplaneError) {
+        if self.unclamped.insert(family) {
+            tracing::warn!(%family, %error,
+                "the rule of --clamp-remote-mss is refused (no xt_TCPMSS?): connections to other clusters need the ICMP \
+                 messages of smaller links");
+        }
     }
 
     /// Reads back rules that were just written, to recognise them later. Nothing waits for it.
@@ -211,7 +220,10 @@ impl Iptables {
     fn keep_record(&self) {
         let Some(path) = &self.record else { return };
         let new = path.with_extension("new");
-        let written = serde_json::to_vec(&self.written)
+        // Those that lack a rule are written again by the next run, which says so.
+        let whole = self.written.iter();
+        let whole = whole.filter(|(family, _)| !self.unclamped.contains(family));
+        let written = serde_json::to_vec(&whole.collect::<BTreeMap<_, _>>())
             .map_err(std::io::Error::other)
             .and_then(|content| {
                 path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
@@ -223,6 +235,21 @@ impl Iptables {
                 "record of rules cannot be saved: a restarted agent writes them again");
         }
     }
+}
+
+/// Input of `iptables-restore` that writes rules beside those that are there.
+fn input(rules: &Rules, before: &[String]) -> String {
+    let missing: Vec<&Jump> = rules
+        .jumps
+        .iter()
+        .filter(|jump| jump_line(jump, before).is_none())
+        .collect();
+    let obsolete: Vec<(&str, &str)> = rules
+        .obsolete
+        .iter()
+        .filter_map(|jump| Some((&*jump.table, jump_line(jump, before)?)))
+        .collect();
+    rules.restore_input(&missing, &obsolete)
 }
 
 fn read_record(path: &Path) -> Written {

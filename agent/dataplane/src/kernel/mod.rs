@@ -331,6 +331,7 @@ impl Dataplane for Kernel {
             .facts(&config.node_ips, &config.node_port_addresses)
             .await?;
         facts.missing_schedulers = self.missing_schedulers()?;
+        facts.local_ports = sysctl::local_ports();
         Ok(facts)
     }
 

@@ -22,6 +22,9 @@ const MODULES: &str = "ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_sh ip_vs_mh nf_co
 /// `modprobe` works.
 const MATCHES: &str = "xt_mark xt_connmark xt_conntrack xt_addrtype xt_comment xt_MASQUERADE";
 
+/// What keeps TCP segments of imports to the size of the path. Rules do without it.
+const CLAMP: [&str; 2] = ["xt_tcpudp", "xt_TCPMSS"];
+
 /// Treatment of kernel modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Modules {
@@ -66,7 +69,14 @@ pub async fn load_modules(scheduler: &str, binding: VipBinding, modules: Modules
         names.push("dummy".to_owned());
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    modprobe(&names, modules).await
+    let loaded = modprobe(&names, modules).await;
+    if let Modprobe::Failed(message) = modprobe(&CLAMP, modules).await {
+        tracing::info!(
+            message,
+            "modules of --clamp-remote-mss cannot be loaded from here"
+        );
+    }
+    loaded
 }
 
 /// Opens IPVS; loads the modules, if that is asked for and the kernel has none.

@@ -283,6 +283,26 @@ impl Expression {
             .value(5, xor)
     }
 
+    /// Loads the largest TCP segment that fits the routes to both ends of the packet, in the network's byte order;
+    /// two bytes. Chains of `forward`, `output` and `postrouting` can have it.
+    #[must_use]
+    pub fn path_segment(to: Register) -> [Self; 2] {
+        // NFT_RT_TCPMSS, then NFT_BYTEORDER_HTON of a number of two bytes.
+        let load = Self::new("rt").register(1, to).number(2, 3);
+        let order = Self::new("byteorder");
+        let order = order.register(1, to).register(2, to).number(3, 1);
+        [load, order.number(4, 2).number(5, 2)]
+    }
+
+    /// Writes the largest segment that a TCP packet announces, if the register has a smaller one. A packet that
+    /// announces none stays as it is.
+    #[must_use]
+    pub fn set_segment(from: Register) -> Self {
+        // TCPOPT_MSS: its value follows its kind and its length. NFT_EXTHDR_OP_TCPOPT.
+        let option = Self::new("exthdr").raw(2, &[2]).number(3, 2).number(4, 2);
+        option.number(6, 1).register(7, from)
+    }
+
     /// Looks the key in the first registers up.
     #[must_use]
     pub fn lookup(set: &str, lookup: Lookup) -> Self {

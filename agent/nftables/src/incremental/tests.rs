@@ -54,7 +54,10 @@ fn key(number: u8) -> RecordKey {
     RecordKey {
         cluster: "".into(),
         namespace: "ns".into(),
-        service: number.to_string().into(),
+        service: match number {
+            0..7 => number.to_string().into(),
+            _ => format!("{number}@clusterset").into(),
+        },
         port: "".into(),
         protocol: Protocol::Tcp,
     }
@@ -159,7 +162,7 @@ impl Node {
         // Refused records stand in the order of their keys.
         assert_eq!(self.ways, anew);
         let there = self.kernel.as_ref().unwrap();
-        match plan_touched(Family::V4, &self.ways, &touched, there) {
+        match plan_touched(Family::V4, &Config::default(), &self.ways, &touched, there) {
             Some(requests) => {
                 self.followed += 1;
                 assert_eq!(requests, self.whole());
@@ -213,6 +216,17 @@ fn one_endpoint_more_is_followed() {
     }
     // The first and the third need a chain that is not there.
     assert_eq!(followed, [0, 1, 1, 2]);
+    // So does the first import.
+    for (number, expected) in [(8, 2), (9, 3)] {
+        let mut table = node.table.clone();
+        let import = Service {
+            address: number,
+            ..service(&[1, number])
+        };
+        change(&mut table, number, Some(&import));
+        node.follow(table);
+        assert_eq!(node.followed, expected);
+    }
 }
 
 #[test]

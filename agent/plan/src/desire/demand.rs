@@ -13,7 +13,12 @@ impl Builder<'_> {
     pub(super) fn make_rules(&mut self, family: Family, observed: &KernelState) {
         let config = self.config;
         if self.needs_rules(family, observed) {
-            let rules = rules(family, config, &self.table.node);
+            let mut rules = rules(family, config, &self.table.node);
+            if !self.needs_clamp(family, observed) {
+                rules = rules.without_clamp();
+                let name = config.names.set(SetName::Remote, family);
+                self.desired.state.sets.remove(&name);
+            }
             self.desired.state.rules.insert(family, rules);
             return;
         }
@@ -21,6 +26,14 @@ impl Builder<'_> {
             let name = config.names.set(set, family);
             self.desired.state.sets.remove(&name);
         }
+    }
+
+    /// The rule about imports comes with the first import. In the kernel it stays, with an empty set; without
+    /// `--clamp-remote-mss` with an empty chain.
+    fn needs_clamp(&self, family: Family, observed: &KernelState) -> bool {
+        let name = self.config.names.set(SetName::Remote, family);
+        let set = self.desired.state.sets.get(&name);
+        set.is_some_and(|set| !set.entries.is_empty()) || observed.sets.contains_key(&name)
     }
 
     /// Rules that are in the kernel stay, and with them their sets: a set that the plan leaves out would keep its

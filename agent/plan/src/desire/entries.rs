@@ -13,14 +13,24 @@ use crate::{SetName, VipBinding};
 
 impl Builder<'_> {
     pub(super) fn entry(&mut self, set: SetName, family: Family, entry: SetEntry) {
-        let Some(name) = self.names.get(&(set, family)) else {
-            return;
-        };
-        if let Some(set) = self.desired.state.sets.get_mut(&**name) {
-            let is_first = set.entries.insert(entry.clone());
-            let want = Want::Entry(Arc::clone(name), entry);
+        if let Some((want, is_first)) = self.insert(set, family, entry) {
             self.count(want, is_first);
         }
+    }
+
+    /// Adds an entry that the current record has not added before.
+    fn entry_once(&mut self, set: SetName, family: Family, entry: SetEntry) {
+        if let Some((want, false)) = self.insert(set, family, entry) {
+            *self.shared.entry(want).or_default() += 1;
+        }
+    }
+
+    /// Puts an entry into its set; whether it is the first of its kind. `None` if the family is not served.
+    fn insert(&mut self, set: SetName, family: Family, entry: SetEntry) -> Option<(Want, bool)> {
+        let name = self.names.get(&(set, family))?;
+        let set = self.desired.state.sets.get_mut(&**name)?;
+        let is_first = set.entries.insert(entry.clone());
+        Some((Want::Entry(Arc::clone(name), entry), is_first))
     }
 
     /// Adds the entries that make the rules match a frontend, at one address.
@@ -114,6 +124,19 @@ impl Builder<'_> {
             let (ip, port) = (address.ip(), address.port());
             let entry = SetEntry::IpPortIp(ip, record.key.protocol, port, ip);
             self.entry(SetName::LoopBack, Family::of(ip), entry);
+        }
+    }
+
+    /// Adds the endpoints of an import, to which TCP segments are kept small. Clamping to the path of an endpoint of the
+    /// own cluster changes nothing, or helps there too.
+    pub(super) fn remote_entries(&mut self, record: &Record) {
+        if !self.config.clamp_remote_mss {
+            return;
+        }
+        for endpoint in self.table.remote_endpoints(record) {
+            let (ip, port) = (endpoint.ip(), endpoint.port());
+            let entry = SetEntry::IpPort(ip, record.key.protocol, port);
+            self.entry_once(SetName::Remote, Family::of(ip), entry);
         }
     }
 }

@@ -181,6 +181,7 @@ impl IncrementalDesired {
         self.desired.refused.iter().all(|refused| match refused {
             Refused::Foreign { record, .. }
             | Refused::ForeignRoute { record, .. }
+            | Refused::LocalPort { record, .. }
             | Refused::UnknownScheduler { record, .. } => !changed.contains(record),
             Refused::Taken { record, holder, .. } => {
                 !changed.contains(record) && !changed.contains(holder)

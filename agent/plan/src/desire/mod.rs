@@ -18,6 +18,7 @@ use portolan_model::ipset::{Set, SetEntry, SetHeader};
 use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
 use portolan_model::{
     Families, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Record, RecordKey,
+    Scope,
 };
 
 pub use backends::is_behind;
@@ -174,6 +175,7 @@ impl<'a> Builder<'a> {
             }
         }
         self.hairpin_entries(record);
+        self.remote_entries(record);
         if let Some(name) = server::unknown(record) {
             let (record, name) = (record.key.clone(), Arc::clone(name));
             let refused = Refused::UnknownScheduler { record, name };
@@ -207,6 +209,7 @@ impl<'a> Builder<'a> {
             if !self.claim(record, key, server) {
                 continue;
             }
+            self.tell_of_local_port(record, address, port);
             let entry = SetEntry::IpPort(address, protocol, port);
             self.frontend_entries(record, frontend, address);
             // Packets that are only routed through are dropped, if at all, by the node with the address.
@@ -298,6 +301,27 @@ impl<'a> Builder<'a> {
         // the host's own programs, as with keepalived.
         if record.balancing.is_none() {
             self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));
+        }
+    }
+
+    /// Reports a port of this gateway that the host's own connections may begin from: their replies would meet the
+    /// virtual server.
+    fn tell_of_local_port(&mut self, record: &Record, address: IpAddr, port: u16) {
+        let facts = self.facts;
+        let is_of_host = record.key.scope() == Scope::Gateway && facts.addresses.contains(&address);
+        if !is_of_host || !facts.local_ports.contains(port) {
+            return;
+        }
+        let record = record.key.clone();
+        let range = facts.local_ports.to_string();
+        let refused = Refused::LocalPort {
+            record,
+            port,
+            range,
+        };
+        // Once for all addresses.
+        if !self.desired.refused.contains(&refused) {
+            self.desired.refused.push(refused);
         }
     }
 

@@ -33,7 +33,11 @@ impl Desired {
     pub fn records_of(&self, entry: &SetEntry) -> BTreeSet<&RecordKey> {
         let servers = self.state.virtual_servers.iter();
         let needing = servers.filter(|(key, server)| match entry {
-            SetEntry::IpPort(..) => ownership_entry(key) == *entry,
+            SetEntry::IpPort(ip, protocol, port) => {
+                ownership_entry(key) == *entry
+                    || self.protocol(key) == Some(*protocol)
+                        && server.real_servers.contains_key(&(*ip, *port).into())
+            }
             SetEntry::IpPortMark(ip, protocol, port, mark) => {
                 let by_mark = key.mark() == Some(*mark) && key.family() == Family::of(*ip);
                 by_mark || **key == VirtualServerKey::new(*protocol, *ip, *port)
@@ -90,6 +94,20 @@ pub enum Refused {
         /// The virtual address.
         address: IpAddr,
     },
+    /// A port of a gateway is one that the host's own connections may begin from.
+    #[error(
+        "{record}: port {port} of the gateway lies within net.ipv4.ip_local_port_range {range} of this node: \
+         replies to the node's own connections may meet it; spec.network.gateway.ports of the Cluster must lie outside, \
+         or be in net.ipv4.ip_local_reserved_ports"
+    )]
+    LocalPort {
+        /// The record.
+        record: RecordKey,
+        /// The port.
+        port: u16,
+        /// The range, `FIRST-LAST`.
+        range: String,
+    },
     /// Another record has the virtual server.
     #[error("{record}: virtual server {key} already belongs to {holder}")]
     Taken {
@@ -145,6 +163,7 @@ impl Refused {
         match self {
             Self::Foreign { record, .. }
             | Self::ForeignRoute { record, .. }
+            | Self::LocalPort { record, .. }
             | Self::Taken { record, .. }
             | Self::UnknownScheduler { record, .. }
             | Self::NoMark { record, .. }

@@ -10,7 +10,9 @@ use portolan_model::{Affinity, Destination, NodeInfo, NodeOverlay, Protocol, Sch
 use super::*;
 
 mod balancing;
+mod gateways;
 mod policies;
+mod remote;
 mod scheduling;
 
 fn key(service: &str, protocol: Protocol) -> RecordKey {
@@ -73,7 +75,7 @@ fn facts() -> NodeFacts {
             .collect(),
         addresses,
         source: BTreeMap::from([(Family::V4, "192.168.0.10".parse().unwrap())]),
-        missing_schedulers: BTreeSet::new(),
+        ..NodeFacts::default()
     }
 }
 

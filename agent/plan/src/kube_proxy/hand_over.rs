@@ -56,6 +56,7 @@ impl HandOver {
             SetName::ShortCircuit,
             SetName::NoLocal,
             SetName::BalancedMark,
+            SetName::Remote,
             SetName::VirtualServers,
         ];
         let of = |set: SetName| Family::ALL.map(|family| config.names.set(set, family));

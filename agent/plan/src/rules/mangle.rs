@@ -11,12 +11,19 @@
 use super::{Chain, Writer, source_ranges};
 use crate::{DetectLocal, SetName};
 
-pub(super) const CHAINS: [Chain; 6] = [
+/// The chain about imports.
+pub(super) const REMOTE_MSS: &str = "REMOTE-MSS";
+
+/// Its target: the largest segment that fits the routes to both ends of the packet, if it is smaller.
+pub(super) const CLAMP: &str = "-j TCPMSS --clamp-mss-to-pmtu";
+
+pub(super) const CHAINS: [Chain; 7] = [
     ("LOCAL-POLICY", local_policy),
     ("LOCAL-POLICY-OUT", local_policy_out),
     ("SHORT-CIRCUIT", short_circuit),
     ("SHORT-CIRCUIT-OUT", short_circuit_out),
     ("SHORT-CIRCUIT-END", short_circuit_end),
+    (REMOTE_MSS, remote_mss),
     ("SOURCE-RANGES-FIREWALL", source_ranges),
 ];
 
@@ -97,5 +104,18 @@ fn short_circuit_end(writer: &mut Writer<'_>) -> Vec<String> {
     vec![format!(
         "-m conntrack --ctstate NEW -m mark --mark 0x0/{others:#x} -m mark ! --mark 0x0/{ours:#x} \
          -j MARK --set-xmark 0x0/{ours:#x}"
+    )]
+}
+
+/// Tells a real server of an import how large its segments may be on the way back: a link between clusters may be smaller
+/// than that of the client, and the ICMP messages about it may be lost. IPVS has translated the destination before
+/// this hook, of forwarded packets and of the node's own.
+fn remote_mss(writer: &mut Writer<'_>) -> Vec<String> {
+    if !writer.config.clamp_remote_mss {
+        return Vec::new();
+    }
+    let set = writer.set(SetName::Remote);
+    vec![format!(
+        "-p tcp --tcp-flags SYN,RST SYN -m set --match-set {set} dst,dst {CLAMP}"
     )]
 }

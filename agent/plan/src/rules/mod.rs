@@ -7,7 +7,8 @@
 //! Differences: all sets and therefore all rules always exist; rules of external IPs end in a plain
 //! ACCEPT like those of cluster IPs, so that bridged pods need no `xt_physdev`; checks of the node's own
 //! connections are in `mangle`, because IPVS intercepts them (at priority -98 of OUTPUT) before
-//! `filter`. The policies in `mangle` are those of kube-proxy's other modes.
+//! `filter`. The policies in `mangle` are those of kube-proxy's other modes. The rule about imports is left out until
+//! there is one ([`Rules::without_clamp`]): kernels have its target as a module of its own.
 
 mod filter;
 mod mangle;
@@ -66,6 +67,29 @@ impl Rules {
         tables.collect()
     }
 
+    /// Whether a rule keeps TCP segments to the size of the path, which needs `xt_TCPMSS`.
+    #[must_use]
+    pub fn clamps(&self) -> bool {
+        let chains = self.tables.iter().flat_map(|table| &table.chains);
+        let mut rules = chains.flat_map(|(_, rules)| rules);
+        rules.any(|rule| rule.contains(mangle::CLAMP))
+    }
+
+    /// The rules without that one: without its chain, the jump to it and its set.
+    #[must_use]
+    pub fn without_clamp(&self) -> Self {
+        let mut rules = self.clone();
+        let is_it = |name: &str| ends_with(name, mangle::REMOTE_MSS);
+        rules.jumps.retain(|jump| !is_it(&jump.target));
+        for table in &mut rules.tables {
+            table.chains.retain(|(name, _)| !is_it(name));
+        }
+        rules
+            .sets
+            .retain(|set| !ends_with(set, SetName::Remote.suffix()));
+        rules
+    }
+
     /// Whether both have a chain of the same name in the same table.
     #[must_use]
     pub fn shares_chain(&self, other: &Self) -> bool {
@@ -111,7 +135,13 @@ impl Rules {
     }
 }
 
-/// Rules of a family on a node.
+/// Whether a name is a prefix with this suffix; in IPv6 a set has `6-` between them.
+fn ends_with(name: &str, suffix: &str) -> bool {
+    let rest = name.split_once('-').map_or("", |(_, rest)| rest);
+    rest == suffix || rest.strip_prefix("6-") == Some(suffix)
+}
+
+/// Rules of a family on a node, those about imports included.
 #[must_use]
 pub fn rules(family: Family, config: &Config, node: &NodeInfo) -> Rules {
     let mut writer = Writer {
@@ -139,10 +169,11 @@ pub fn rules(family: Family, config: &Config, node: &NodeInfo) -> Rules {
 }
 
 /// Table, built-in chain, our chain.
-const JUMPS: [(&str, &str, &str); 11] = [
+const JUMPS: [(&str, &str, &str); 12] = [
     ("mangle", "PREROUTING", "LOCAL-POLICY"),
     ("mangle", "OUTPUT", "LOCAL-POLICY-OUT"),
     ("mangle", "POSTROUTING", "SHORT-CIRCUIT-END"),
+    ("mangle", "POSTROUTING", mangle::REMOTE_MSS),
     ("nat", "OUTPUT", "SERVICES"),
     ("nat", "PREROUTING", "SERVICES"),
     ("nat", "POSTROUTING", "POSTROUTING"),

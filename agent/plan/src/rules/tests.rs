@@ -204,3 +204,35 @@ fn pods_of_other_nodes_are_masqueraded_only_with_cluster_cidr() {
     assert_eq!(short_circuit(by_network), [own, map]);
     assert_eq!(short_circuit(DetectLocal::Bridge("cni0".to_owned())), [map]);
 }
+
+#[test]
+fn segments_of_imports_are_clamped_unless_that_is_switched_off() {
+    for (family, set) in [(Family::V4, "KUBE-REMOTE"), (Family::V6, "KUBE-6-REMOTE")] {
+        let all = rules(family, &Config::default());
+        assert!(all.clamps() && all.sets.contains(set));
+        let text = all.restore_input(&[], &[]);
+        let expected = format!(
+            "-p tcp --tcp-flags SYN,RST SYN -m set --match-set {set} dst,dst -j TCPMSS --clamp-mss-to-pmtu"
+        );
+        assert_eq!(chain(&text, "mangle", "KUBE-REMOTE-MSS"), [expected]);
+        let others = all.without_clamp();
+        let text = others.restore_input(&others.jumps.iter().collect::<Vec<_>>(), &[]);
+        assert!(!text.contains("REMOTE"), "{text}");
+        let without_its_lines = |rules: &Rules| {
+            let text = rules.restore_input(&rules.jumps.iter().collect::<Vec<_>>(), &[]);
+            let lines = text.lines().filter(|line| !line.contains("REMOTE"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(without_its_lines(&all), without_its_lines(&others));
+        assert_eq!(all.sets.len(), others.sets.len() + 1);
+
+        let off = Config {
+            clamp_remote_mss: false,
+            ..Config::default()
+        };
+        let off = rules(family, &off);
+        assert!(!off.clamps());
+        assert_eq!(off.jumps, all.jumps, "an earlier rule goes from its chain");
+        assert_eq!(off.without_clamp(), others);
+    }
+}

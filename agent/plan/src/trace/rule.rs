@@ -23,6 +23,8 @@ pub(super) enum Match {
     OwnInterface,
     /// `-p`.
     Protocol(Protocol),
+    /// `--tcp-flags SYN,RST SYN`: the first packets of a TCP connection.
+    Syn,
     /// `-m set --match-set`.
     Set(String, Vec<Side>),
     /// `-m addrtype --dst-type LOCAL`; `true` with `--limit-iface-in`.
@@ -64,6 +66,8 @@ pub(super) enum Target {
     ConnectionMark(u32, u32),
     /// The mark of the set's entry for the destination.
     MapMark(String),
+    /// Another size of TCP segments.
+    Clamp,
 }
 
 impl Rule {
@@ -86,6 +90,7 @@ impl Rule {
                 "-s" => Match::Source(words.next()?.parse().ok()?),
                 "-i" => words.next().map(|_| Match::OwnInterface)?,
                 "-p" => Match::Protocol(words.next()?.to_ascii_uppercase().parse().ok()?),
+                "--tcp-flags" if words.next()? == "SYN,RST" && words.next()? == "SYN" => Match::Syn,
                 "--match-set" => Match::Set(words.next()?.to_owned(), sides(words.next()?)?),
                 "--dst-type" => words.next().map(|_| Match::LocalDestination(false))?,
                 "--limit-iface-in" => {
@@ -144,6 +149,7 @@ fn target<'a>(name: &str, options: &mut impl Iterator<Item = &'a str>) -> Option
         "RETURN" => Target::Return,
         "MASQUERADE" => Target::Masquerade,
         "MARK" => changed(options, Target::Mark)?,
+        "TCPMSS" => (options.next()? == "--clamp-mss-to-pmtu").then_some(Target::Clamp)?,
         "CONNMARK" => changed(options, Target::ConnectionMark)?,
         "SET" => {
             let is_map = options.next() == Some("--map-set");

@@ -162,6 +162,7 @@ impl<'a> Walk<'a> {
                     self.connection_mark = self.connection_mark & !clear ^ flip;
                 }
                 Target::MapMark(set) => self.map_mark(&set),
+                Target::Clamp => {}
             }
         }
         End::Next
@@ -172,6 +173,8 @@ impl<'a> Walk<'a> {
             Match::Source(network) => network.contains(&self.source),
             Match::OwnInterface => self.origin == Origin::Pod,
             Match::Protocol(protocol) => *protocol == self.protocol,
+            // A packet that is traced begins its connection.
+            Match::Syn => self.protocol == Protocol::Tcp,
             Match::Set(name, sides) => self.look_in_set(name, sides),
             // The interface of the node's own pods does not have the node's addresses.
             Match::LocalDestination(true) => {
@@ -264,7 +267,7 @@ impl<'a> Walk<'a> {
 
 /// What membership of a set means, by the end of its name.
 fn meaning(name: &str) -> &'static str {
-    const MEANINGS: [(&str, &str); 15] = [
+    const MEANINGS: [(&str, &str); 16] = [
         (
             "LOOP-BACK",
             "an endpoint of this node that connects to itself is masqueraded",
@@ -302,6 +305,10 @@ fn meaning(name: &str) -> &'static str {
         (
             "NO-LOCAL",
             "the policy is Local and the node has no endpoint",
+        ),
+        (
+            "REMOTE",
+            "an endpoint of an import: TCP segments are kept to the size of the path",
         ),
         (
             "IPVS-IPS",

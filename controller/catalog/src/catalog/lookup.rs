@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Queries by address, for people who do not know the names of objects.
+//! Queries by address and port, for those who do not know the names of objects.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use portolan_model::Protocol;
@@ -33,5 +34,27 @@ impl Catalog {
             here.map(|claim| (claim.port, claim.protocol)).collect()
         };
         services.flat_map(ports).collect()
+    }
+
+    /// The node ports within a range that Services of a cluster claim, each with the first one by name.
+    #[must_use]
+    pub fn node_ports(
+        &self,
+        cluster: &Arc<str>,
+        range: RangeInclusive<u16>,
+    ) -> BTreeMap<(u16, Protocol), ObjectKey> {
+        let Some(objects) = self.clusters.get(cluster) else {
+            return BTreeMap::new();
+        };
+        let mut found = BTreeMap::new();
+        for (port, protocol, [namespace, name]) in objects.claims.of_nodes(range) {
+            let key = ObjectKey {
+                cluster: Arc::clone(cluster),
+                namespace: Arc::clone(namespace),
+                name: Arc::clone(name),
+            };
+            found.entry((port, protocol)).or_insert(key);
+        }
+        found
     }
 }

@@ -4,9 +4,10 @@
 //!
 //! What an export has is kept. A new one is the first free port from a place on that its name determines, so that
 //! an export usually has the same port again where nothing is kept. A port of an export that is gone is given to
-//! no other one for [`HELD`], since nodes of other clusters may still send connections there.
+//! no other one for [`HELD`], since nodes of other clusters may still send connections there. A node port of a Service
+//! is given to none, and one that an export has already stays: who moves it breaks the connections of others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -63,6 +64,8 @@ pub struct Ports {
     range: Option<PortRange>,
     /// The holders of all ports after the last allocation.
     holders: BTreeMap<(Protocol, u16), PortName>,
+    /// Ports that Services have on the nodes of the cluster.
+    of_nodes: BTreeSet<(Protocol, u16)>,
     /// Ports of exports that are gone: who had them, and since when they are free.
     freed: BTreeMap<(Protocol, u16), (PortName, Moment)>,
 }
@@ -71,6 +74,11 @@ impl Ports {
     /// Another range. Ports outside it are replaced by the next allocation.
     pub fn set_range(&mut self, range: Option<PortRange>) {
         self.range = range;
+    }
+
+    /// The ports that Services have on the nodes of the cluster. The next allocation gives none of them.
+    pub fn set_node_ports(&mut self, ports: BTreeSet<(Protocol, u16)>) {
+        self.of_nodes = ports;
     }
 
     /// The ports of all exports. `claims` are all of them, not a part: what no claim has any more is free after
@@ -129,7 +137,10 @@ impl Ports {
         let parts = parts.map(|part| part.as_bytes());
         let hash = stable::hash([b"gateway port".as_slice()].into_iter().chain(parts));
         let size = u64::from(range.last - range.first) + 1;
-        let is_free = |port: &u16| !self.holders.contains_key(&(name.protocol, *port));
+        let is_free = |port: &u16| {
+            let place = (name.protocol, *port);
+            !self.holders.contains_key(&place) && !self.of_nodes.contains(&place)
+        };
         let had = self.freed.iter().filter(|(_, (holder, _))| holder == name);
         let mut had = had.map(|((_, port), _)| *port);
         let had = had.find(|port| (range.first..=range.last).contains(port) && is_free(port));

@@ -58,6 +58,26 @@ pub struct PortRange {
 #[error("expected a range of ports such as 20000-29999")]
 pub struct PortRangeError;
 
+impl PortRange {
+    /// The node ports that an API server gives by default (`--service-node-port-range`).
+    pub const NODE_PORTS: Self = Self {
+        first: 30_000,
+        last: 32_767,
+    };
+
+    /// Whether a port is one of them.
+    #[must_use]
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
+    /// Whether both have a port in common.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
 impl FromStr for PortRange {
     type Err = PortRangeError;
 

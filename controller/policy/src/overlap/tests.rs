@@ -101,3 +101,26 @@ fn virtual_addresses_miss_the_clusters_own_networks() {
     let expected = expected.map(|text| ("a".to_owned(), "VIPRangeOverlap", text.to_owned()));
     assert_eq!(found, expected);
 }
+
+#[test]
+fn ports_of_gateways_that_may_be_node_ports_are_named() {
+    let told = |ports: &str| {
+        let mut spec = behind_gateway(&["10.1.0.0/16"], &["192.168.1.0/24"]);
+        spec.gateway = Some(GatewaySpec {
+            ports: ports.into(),
+            ..GatewaySpec::default()
+        });
+        let (_, cluster) = cluster("a", 1, spec);
+        may_be_node_ports(&cluster).map(|overlap| overlap.to_string())
+    };
+    for apart in ["20000-29999", "32768-40000"] {
+        assert_eq!(told(apart), None);
+    }
+    for meeting in ["20000-30000", "32767-40000", "1-65535", "31000-31000"] {
+        let found = told(meeting).unwrap();
+        let start = format!("spec.network.gateway.ports: {meeting} overlaps 30000-32767, ");
+        assert!(found.starts_with(&start), "{found}");
+    }
+    let (_, without) = cluster("a", 1, flat(&["10.1.0.0/16"], &[]));
+    assert_eq!(may_be_node_ports(&without), None);
+}

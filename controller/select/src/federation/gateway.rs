@@ -18,7 +18,7 @@ use portolan_federate::Moment;
 use portolan_federate::gateway::{Gateways, Host, Path, PortClaim, PortName, Ports, path};
 use portolan_federate::imports::{ImportHere, ImportName};
 use portolan_federate::merge::Affinity;
-use portolan_model::{Families, Family};
+use portolan_model::{Families, Family, Protocol, Scope};
 use portolan_policy::{Cluster, PortRange};
 
 use super::export::{ENDPOINTS, admitted};
@@ -27,7 +27,7 @@ use crate::project::{GatewayExport, project_gateway};
 use crate::{Projection, SelectConfig};
 
 /// Ends the names of exports at gateways.
-const GATEWAY: &str = "@gateway";
+const GATEWAY: &str = Scope::GATEWAY;
 
 /// The ports that the exports of a cluster have at its gateways.
 pub type GatewayPorts = BTreeMap<PortName, u16>;
@@ -49,11 +49,7 @@ pub(crate) fn exported_service(key: &ObjectKey) -> Option<ObjectKey> {
 }
 
 /// The name of a port of an exported Service.
-pub(super) fn port_name(
-    service: &ObjectKey,
-    port: &Arc<str>,
-    protocol: portolan_model::Protocol,
-) -> PortName {
+pub(super) fn port_name(service: &ObjectKey, port: &Arc<str>, protocol: Protocol) -> PortName {
     PortName {
         service: ImportName {
             namespace: Arc::clone(&service.namespace),
@@ -75,6 +71,18 @@ impl Federation {
         gateway.as_ref().map(|gateway| gateway.ports)
     }
 
+    /// The node ports of Services of a cluster that lie among the ports of its gateways, each with its Service.
+    pub(crate) fn node_ports_at_gateways(
+        &self,
+        catalog: &Catalog,
+        cluster: &Arc<str>,
+    ) -> BTreeMap<(u16, Protocol), ObjectKey> {
+        let range = self.gateway_range(cluster);
+        range.map_or_else(BTreeMap::new, |range| {
+            catalog.node_ports(cluster, range.first..=range.last)
+        })
+    }
+
     /// The key of an exported Service at gateways, if its cluster has any.
     pub(super) fn at_gateways(&self, service: &ObjectKey) -> Option<ObjectKey> {
         self.has_gateways(&service.cluster)
@@ -88,7 +96,7 @@ impl Federation {
         let Some(exporting) = exporting.filter(|cluster| cluster.network.gateway.is_some()) else {
             return Vec::new();
         };
-        let name = port_name(service, &Arc::default(), portolan_model::Protocol::Tcp).service;
+        let name = port_name(service, &Arc::default(), Protocol::Tcp).service;
         let status = self.plan.exports.get(&service.cluster);
         let status = status.and_then(|exports| exports.get(&name));
         let importers = status.into_iter().flat_map(|status| &*status.importers);
@@ -260,6 +268,8 @@ impl Federation {
             let claims: Vec<_> = claims.collect();
             let mut allocator = Ports::default();
             allocator.set_range(self.gateway_range(&cluster));
+            let of_nodes = self.node_ports_at_gateways(catalog, &cluster).into_keys();
+            allocator.set_node_ports(of_nodes.map(|(port, protocol)| (protocol, port)).collect());
             let given = allocator.allocate(&claims, Moment::default()).into_iter();
             let given = given.filter_map(|(name, port)| Some((name, port.ok()?)));
             self.set_gateway_ports(&cluster, given.collect());

@@ -29,6 +29,8 @@ impl Federated {
         let kept = pipeline.gateway_ports().clone();
         let now = now();
         for (cluster, ports) in &mut self.ports {
+            let of_nodes = pipeline.node_ports_at_gateways(cluster).into_keys();
+            ports.set_node_ports(of_nodes.map(|(port, protocol)| (protocol, port)).collect());
             let kept = kept.get(cluster);
             let mut names: BTreeSet<PortName> = wanted.remove(cluster).unwrap_or_default();
             if !are_all_here {
@@ -43,6 +45,31 @@ impl Federated {
             let given = given.filter_map(|(name, port)| Some((name, port.ok()?)));
             pipeline.set_gateway_ports(cluster, given.collect());
         }
+    }
+
+    /// Looks for node ports of Services among the ports of the gateways of their clusters. Returns whether there are
+    /// others than before.
+    pub(in crate::writer) fn find_node_ports(&mut self, pipeline: &Pipeline) -> bool {
+        let clusters = self.clusters();
+        let found = clusters.filter_map(|cluster| {
+            let name: Arc<str> = cluster.meta.name.as_str().into();
+            let range = cluster.network.gateway.as_ref()?.ports;
+            let found = pipeline.node_ports_at_gateways(&name);
+            let ((port, protocol), service) = found.first_key_value()?;
+            let more = match found.len() {
+                1 => String::new(),
+                all => format!(", and {} more", all - 1),
+            };
+            Some(format!(
+                "Cluster {name}: spec.network.gateway.ports: NodePortAtGateways: {range} has the node port {port} {protocol} \
+                 of Service {}/{}{more}: no export gets one, and one that has it meets the Service at a gateway",
+                service.namespace, service.name
+            ))
+        });
+        let found: Vec<String> = found.collect();
+        let is_news = found != self.node_ports;
+        self.node_ports = found;
+        is_news
     }
 
     /// Counts the gateways of each cluster for the metrics.
@@ -62,7 +89,8 @@ impl Federated {
 #[cfg(test)]
 mod tests {
     use portolan_catalog::{
-        ExportPort, Object, ObjectChange, ObjectKey, ServiceExport, ServiceFacts, ServiceType,
+        ExportPort, Object, ObjectChange, ObjectKey, Service, ServiceExport, ServiceFacts,
+        ServicePort, ServiceType,
     };
     use portolan_federate::imports::ImportName;
     use portolan_model::{Family, Protocol};
@@ -181,5 +209,72 @@ spec:
         put(&mut pipeline, export());
         let again = sync(&mut federated, &mut pipeline, &["a", "b"]);
         assert_eq!(again, kept, "nobody else had it meanwhile");
+    }
+
+    fn node_port_of(name: &str, protocol: Protocol, number: u16) -> Object {
+        let port = ServicePort {
+            name: Arc::default(),
+            protocol,
+            port: 80,
+            node_port: Some(number),
+        };
+        Object::Service(Service {
+            cluster_ips: vec![[10, 96, 0, 9].into()],
+            ports: vec![port],
+            ..Service::new(key("b", "shop", name))
+        })
+    }
+
+    #[test]
+    fn node_ports_among_those_of_gateways_are_named_and_given_to_no_export() {
+        let mut federated = Federated::default();
+        let mut pipeline = Pipeline::default();
+        let objects = read(&[File {
+            name: "p.yaml",
+            text: POLICY,
+        }]);
+        federated.take_policies(&mut pipeline, objects.objects, true);
+        let synced: BTreeSet<Arc<str>> = ["a", "b"].map(Arc::from).into();
+        let states = synced
+            .iter()
+            .map(|name| (Arc::clone(name), Default::default()));
+        pipeline.set_states(states.collect());
+        let told = |federated: &Federated| federated.problems().cloned().collect::<Vec<_>>();
+        assert!(!federated.find_node_ports(&pipeline));
+        put(&mut pipeline, node_port_of("out", Protocol::Tcp, 20_011));
+        assert!(!federated.find_node_ports(&pipeline));
+        assert_eq!(told(&federated), [""; 0]);
+
+        // All but one are node ports; those of UDP are no matter to an export of TCP.
+        for number in (20_000..=20_010).filter(|number| *number != 20_004) {
+            let name = format!("s{number}");
+            put(&mut pipeline, node_port_of(&name, Protocol::Tcp, number));
+        }
+        put(&mut pipeline, node_port_of("dns", Protocol::Udp, 20_004));
+        assert!(federated.find_node_ports(&pipeline));
+        let expected = "Cluster b: spec.network.gateway.ports: NodePortAtGateways: 20000-20010 has the node port \
+                        20000 TCP of Service shop/s20000, and 10 more: ";
+        let [found] = &told(&federated)[..] else {
+            panic!("{:?}", told(&federated));
+        };
+        assert!(found.starts_with(expected), "{found}");
+        assert!(!federated.find_node_ports(&pipeline), "it is told once");
+
+        put(&mut pipeline, export());
+        for cluster in ["a", "b"] {
+            put(&mut pipeline, Object::Namespace(key(cluster, "", "shop")));
+        }
+        federated.allocate(&mut pipeline, &synced);
+        federated.allocate_ports(&mut pipeline, &synced);
+        pipeline.flush();
+        assert_eq!(pipeline.gateway_ports()["b"], ports(20_004));
+        // It stays when a Service gets it too.
+        put(&mut pipeline, node_port_of("late", Protocol::Tcp, 20_004));
+        let gone = node_port_of("s20003", Protocol::Tcp, 20_003).reference();
+        pipeline.apply(ObjectChange::Delete(gone));
+        federated.allocate(&mut pipeline, &synced);
+        federated.allocate_ports(&mut pipeline, &synced);
+        assert_eq!(pipeline.gateway_ports()["b"], ports(20_004));
+        assert!(told(&federated)[0].contains("and 10 more"));
     }
 }

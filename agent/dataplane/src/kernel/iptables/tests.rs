@@ -200,6 +200,50 @@ async fn unreadable_rules_count_as_unchanged() {
     assert_eq!(iptables.observe().await, in_place);
 }
 
+/// A kernel without `xt_TCPMSS` refuses the table with the rule about imports, and nothing else is lost by that.
+#[tokio::test]
+async fn rules_do_without_the_one_that_the_kernel_refuses() {
+    let directory = scripts();
+    let (restore, refusal) = (
+        directory.path().join("iptables-restore"),
+        "no target TCPMSS",
+    );
+    let works = std::fs::read_to_string(&restore).unwrap();
+    let here = directory.path().display();
+    let refuses = format!(
+        "#!/bin/sh\ncat >{here}/input\nif grep -q TCPMSS {here}/input; then echo {refusal} >&2; exit 1; fi\n\
+         mv {here}/input {here}/rules\n"
+    );
+    std::fs::write(&restore, refuses).unwrap();
+    let record = directory.path().join("rules.json");
+    let tools = || Tools::of(directory.path(), PROMPT);
+    let mut iptables = Iptables::with(tools(), Some(record.clone()));
+    write(&mut iptables).await.unwrap();
+    iptables.settle().await.unwrap();
+    let rules = std::fs::read_to_string(directory.path().join("rules")).unwrap();
+    assert!(rules.contains(":KUBE-SHORT-CIRCUIT-END ") && rules.contains("*filter"));
+    assert!(!rules.contains("REMOTE"), "{rules}");
+    let in_place = BTreeMap::from([(Family::V4, ours())]);
+    assert_eq!(
+        iptables.observe().await,
+        in_place,
+        "nothing is to be written"
+    );
+    // The next run tries again.
+    let mut next = Iptables::with(tools(), Some(record));
+    assert_eq!(next.observe().await, BTreeMap::new());
+    std::fs::write(&restore, works).unwrap();
+    write(&mut next).await.unwrap();
+    next.settle().await.unwrap();
+    let rules = std::fs::read_to_string(directory.path().join("rules")).unwrap();
+    assert!(rules.contains("--match-set KUBE-REMOTE dst,dst -j TCPMSS --clamp-mss-to-pmtu"));
+    assert_eq!(next.observe().await, in_place);
+    // Other refusals are failures.
+    std::fs::write(&restore, format!("#!/bin/sh\necho {refusal} >&2; exit 1\n")).unwrap();
+    let error = write(&mut next).await.unwrap_err().to_string();
+    assert!(error.ends_with(refusal), "{error}");
+}
+
 /// Scripts of both variants that note their runs in a file, with the default as links to one of them.
 fn noting(directory: &Path) {
     use std::os::unix::fs::PermissionsExt as _;

@@ -14,6 +14,7 @@ pub(super) enum Kind {
     Status,
     Mark,
     AddressType,
+    TcpFlags,
     /// A value of a key alone.
     Other,
 }
@@ -30,6 +31,7 @@ pub(super) fn payload(expression: &Expression) -> Option<(String, Kind)> {
         (1, 8, 16) => ("ip6 saddr", Kind::Address),
         (1, 24, 16) => ("ip6 daddr", Kind::Address),
         (2, 2, 2) => ("th dport", Kind::Other),
+        (2, 13, 1) => ("tcp flags", Kind::TcpFlags),
         _ => return None,
     };
     Some((text.to_owned(), kind))

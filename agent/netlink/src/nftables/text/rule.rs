@@ -132,6 +132,11 @@ impl Reader<'_> {
                 let random = format!("numgen random mod {}", expression.be32(2)?);
                 self.load(expression, 1, (random, Kind::Other))
             }
+            "rt" if expression.be32(2)? == 3 => {
+                self.load(expression, 1, ("rt mtu".to_owned(), Kind::Other))
+            }
+            // Values in words have no byte order.
+            "byteorder" if expression.word(1)? == expression.word(2)? => Some(()),
             "bitwise" => self.bitwise(expression),
             "cmp" => self.compare(expression),
             "lookup" => self.lookup(expression),
@@ -162,6 +167,10 @@ impl Reader<'_> {
             "masq" if expression.be32(1)? == 16 => "masquerade fully-random".to_owned(),
             "reject" if expression.be32(1)? == 1 => "reject with tcp reset".to_owned(),
             "reject" => "reject".to_owned(),
+            "exthdr" if expression.be32(6)? == 1 && expression.bytes(2)? == [2] => {
+                let size = &self.registers.get(&expression.word(7)?)?.text;
+                format!("tcp option maxseg size set {size}")
+            }
             "dynset" if expression.be32(3)? == 1 => {
                 let name = expression.text(1)?;
                 let (set, _) = self.table.sets.get(&*name)?;
@@ -249,6 +258,11 @@ impl Reader<'_> {
                 // A comparison of fewer bytes is one with the beginning of the name.
                 let any = if value.len() < NAME_LEN { "*" } else { "" };
                 format!("{text} {operator}\"{name}{any}\"")
+            }
+            Kind::TcpFlags
+                if loaded.mask.as_deref()? == [6] && operator.is_empty() && value == [2] =>
+            {
+                format!("{text} & (syn | rst) == syn")
             }
             Kind::State if bits()? == 8 => format!("{text} new"),
             Kind::Status if bits()? == 0x20 => format!("{text} dnat"),

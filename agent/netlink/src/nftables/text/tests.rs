@@ -187,6 +187,20 @@ fn comparisons_have_the_words_of_nft() {
         ),
         (vec![Expression::refuse(Family::V4)], "reject"),
         (
+            then(
+                load(Expression::payload(Header::Transport, 13, 1, FIRST)),
+                [Expression::bitwise(FIRST, &[6], &[0]), is(&[2])],
+            ),
+            "tcp flags & (syn | rst) == syn",
+        ),
+        (
+            then(
+                Expression::path_segment(FIRST).into(),
+                [Expression::set_segment(FIRST)],
+            ),
+            "tcp option maxseg size set rt mtu",
+        ),
+        (
             vec![Expression::verdict(&Verdict::Jump("a".into()))],
             "jump a",
         ),

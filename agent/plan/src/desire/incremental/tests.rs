@@ -21,7 +21,10 @@ fn key(service: u8, protocol: Protocol) -> RecordKey {
     RecordKey {
         cluster: "".into(),
         namespace: "ns".into(),
-        service: format!("s{service}").into(),
+        service: match service {
+            2 | 3 => format!("s{service}@clusterset").into(),
+            _ => format!("s{service}").into(),
+        },
         port: "".into(),
         protocol,
     }

@@ -142,6 +142,31 @@ fn an_export_that_returns_has_the_port_that_it_had() {
     assert!(moved[&name("web", Protocol::Tcp)].clone().unwrap() >= 30_000);
 }
 
+#[test]
+fn a_node_port_is_given_to_no_export_and_taken_from_none() {
+    let hashed = |of_nodes: &[(Protocol, u16)], present| {
+        let mut all = ports(20_000, 29_999);
+        all.set_node_ports(of_nodes.iter().copied().collect());
+        all.allocate(&[claim("web", present)], at(0))[&name("web", Protocol::Tcp)].clone()
+    };
+    let taken = [(Protocol::Tcp, FIRST), (Protocol::Tcp, FIRST + 1)];
+    assert_eq!(hashed(&taken, None), Ok(FIRST + 2));
+    assert_eq!(
+        hashed(&[(Protocol::Udp, FIRST)], None),
+        Ok(FIRST),
+        "protocols share no numbers"
+    );
+    assert_eq!(hashed(&taken, Some(FIRST)), Ok(FIRST));
+
+    let mut one = ports(20_000, 20_000);
+    one.set_node_ports([(Protocol::Tcp, 20_000)].into());
+    let given = one.allocate(&[claim("web", None)], at(0));
+    assert!(given[&name("web", Protocol::Tcp)].is_err());
+    one.set_node_ports(BTreeSet::new());
+    let given = one.allocate(&[claim("web", None)], at(1));
+    assert_eq!(given[&name("web", Protocol::Tcp)], Ok(20_000));
+}
+
 proptest! {
     /// No two exports share a port, what is kept stays, and a place is found if there is one.
     #[test]
