@@ -191,7 +191,7 @@ impl Partition {
         let mut staged = std::mem::take(&mut self.staged);
         let buckets = &staged.replaced;
         let replaced = self.ledger.iter().map(|(id, _)| id);
-        let replaced = replaced.filter(|id| buckets.contains(&bucket_of(id, BUCKETS)));
+        let replaced = replaced.filter(|id| buckets.contains(&bucket_of(*id, BUCKETS)));
         for id in replaced.cloned().collect::<Vec<_>>() {
             staged.objects.entry(id).or_insert(None);
         }
