@@ -75,7 +75,47 @@ impl Entry {
     }
 }
 
+/// The sums of a ledger.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) objects: usize,
+    pub(crate) bytes: usize,
+    pub(crate) endpoints: usize,
+    pub(crate) hash: SetHash,
+}
+
 impl<I: Id> Ledger<I> {
+    /// The sums of all objects after changes, `None` for an object that is gone.
+    pub(crate) fn sums_with<'e>(
+        &self,
+        changes: impl Iterator<Item = (&'e I, Option<&'e Entry>)>,
+    ) -> Sums
+    where
+        I: 'e,
+    {
+        let mut sums = Sums {
+            objects: self.objects.len(),
+            bytes: self.bytes,
+            endpoints: self.endpoints,
+            hash: self.total,
+        };
+        for (id, entry) in changes {
+            if let Some(old) = self.get(id) {
+                sums.objects -= 1;
+                sums.bytes -= old.bytes.len();
+                sums.endpoints -= old.endpoints;
+                sums.hash.remove(old.hash);
+            }
+            if let Some(entry) = entry {
+                sums.objects += 1;
+                sums.bytes += entry.bytes.len();
+                sums.endpoints += entry.endpoints;
+                sums.hash.insert(entry.hash);
+            }
+        }
+        sums
+    }
+
     pub(crate) fn get(&self, id: &I) -> Option<&Entry> {
         self.objects.get(id)
     }
@@ -113,11 +153,6 @@ impl<I: Id> Ledger<I> {
     /// The number of objects, and of their endpoints.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.objects.len(), self.endpoints)
-    }
-
-    /// The bytes of all objects.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&I, &Entry)> {

@@ -118,19 +118,26 @@ impl Pipeline {
         self.federation.plan_changes(&self.catalog, book, replanned)
     }
 
-    /// The policy of several clusters, in place of the one before. Without a Cluster there are no imports.
+    /// The policy of several clusters, in place of the one before. Without a Cluster there are no imports. Of no effect
+    /// if a centre is followed, as the next two.
     pub fn set_policies(&mut self, objects: Objects) {
-        self.federation.set_policies(objects);
+        if !self.federation.is_following() {
+            self.federation.set_policies(objects);
+        }
     }
 
     /// The members that have sent all of their objects, with their states, in place of those before.
     pub fn set_states(&mut self, states: BTreeMap<Arc<str>, ClusterState>) {
-        self.federation.set_states(states);
+        if !self.federation.is_following() {
+            self.federation.set_states(states);
+        }
     }
 
     /// What is kept of all imports, in place of what was, by their keys ([`crate::import_key`]).
     pub fn set_kept(&mut self, kept: BTreeMap<ObjectKey, Kept>) {
-        self.federation.set_kept(kept);
+        if !self.federation.is_following() {
+            self.federation.set_kept(kept);
+        }
     }
 
     /// Gives an import virtual addresses.

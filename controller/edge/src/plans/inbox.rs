@@ -42,7 +42,7 @@ pub enum PlanError {
     #[error("plans.replace_buckets: {0} is out of range")]
     Bucket(u32),
     /// The plans are not those that the centre has.
-    #[error("plan_commit.hash: not that of the plans; all of them are asked for")]
+    #[error("plan_commit.hash: not that of the plans")]
     Mismatch,
     /// A commit is missing, or the first one is no listing, or a later one is.
     #[error("plan_commit: number {0} is not the next one, or not of the kind that it must be")]
@@ -273,6 +273,12 @@ impl PlanInbox {
         &self.plans
     }
 
+    /// The plans as of the last commit.
+    #[must_use]
+    pub fn into_plans(self) -> Plans {
+        self.plans
+    }
+
     /// Stages a part of a transition. Returns the plans that are refused.
     ///
     /// # Errors
@@ -319,7 +325,7 @@ impl PlanInbox {
     /// Takes in what is staged. Returns the plans that may differ now.
     ///
     /// # Errors
-    /// If that is not what the centre has, or too much. The stream is to be ended, and its plans are not to be used.
+    /// If that is not what the centre has, or too much. The stream is to be ended; nothing has changed.
     pub fn commit(&mut self, commit: &v1::CentrePlanCommit) -> Result<PlanChanges, PlanError> {
         let is_first = self.number == 0;
         if commit.number != self.number + 1 || commit.listing != is_first {
@@ -335,6 +341,15 @@ impl PlanInbox {
         for id in gone.cloned().collect::<Vec<_>>() {
             staged.entry(id).or_insert(None);
         }
+        let changes = staged.iter();
+        let changes = changes.map(|(id, staged)| (id, staged.as_ref().map(|one| &one.entry)));
+        let sums = ledger.sums_with(changes);
+        if sums.hash.to_bytes().as_slice() != commit.hash {
+            return Err(PlanError::Mismatch);
+        }
+        bound("plans", sums.objects, MAX_PLANS)?;
+        bound("endpoints", sums.endpoints, MAX_ENDPOINTS)?;
+        bound("bytes of all plans", sums.bytes, MAX_BYTES)?;
         let changed: Vec<v1::PlanId> = staged.keys().cloned().collect();
         for (id, staged) in staged {
             let Plans { ledger, items } = &mut self.plans;
@@ -351,14 +366,6 @@ impl PlanInbox {
                 }
             }
         }
-        let ledger = &self.plans.ledger;
-        if ledger.total().to_bytes().as_slice() != commit.hash {
-            return Err(PlanError::Mismatch);
-        }
-        let (plans, endpoints) = ledger.size();
-        bound("plans", plans, MAX_PLANS)?;
-        bound("endpoints", endpoints, MAX_ENDPOINTS)?;
-        bound("bytes of all plans", ledger.bytes(), MAX_BYTES)?;
         Ok(self.plans.changes(changed.iter()))
     }
 }

@@ -327,6 +327,7 @@ fn a_transition_that_is_not_whole_ends_the_stream() {
         inbox.stage(part).unwrap();
     }
     assert_eq!(inbox.commit(&commit), Err(PlanError::Mismatch));
+    assert!(inbox.plans().is_empty(), "a part was taken in");
     let (_, commit) = all();
     let wrong = [
         v1::CentrePlanCommit {

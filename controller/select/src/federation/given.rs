@@ -218,6 +218,11 @@ impl Federation {
         });
     }
 
+    /// Whether plans take the place of policies.
+    pub(crate) fn is_following(&self) -> bool {
+        self.given.is_some()
+    }
+
     /// Takes plans that differ. Without [`Self::follow_centre`] none is taken.
     pub(crate) fn take_plans(&mut self, changes: PlanChanges) {
         let Some(mut given) = self.given.take() else {
