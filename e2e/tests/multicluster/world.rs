@@ -2,7 +2,7 @@
 
 //! Three clusters that export one Service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
@@ -341,11 +341,14 @@ impl World {
 
     /// The share of each cluster in [`CONNECTIONS`] connections from a pod of `eu-1`, in percent. None fails.
     pub(crate) fn measured(&self) -> [f64; 3] {
-        Self::measured_from(&self.visitor, self.vip("eu-1", Family::V4))
+        Self::percent(&Self::measured_from(
+            &self.visitor,
+            self.vip("eu-1", Family::V4),
+        ))
     }
 
-    /// The same from any pod, to the address of an import there.
-    fn measured_from(visitor: &EchoPod, vip: SocketAddr) -> [f64; 3] {
+    /// How many of [`CONNECTIONS`] connections from a pod to the address of an import there each pod answers.
+    fn measured_from(visitor: &EchoPod, vip: SocketAddr) -> BTreeMap<String, u64> {
         let load = Self::load_from(visitor, vip, CONNECTIONS, Duration::ZERO);
         wait_for("all connections", PATIENT, || {
             (load.answered() + load.failed() as u64 >= CONNECTIONS).then_some(())
@@ -353,8 +356,13 @@ impl World {
         .unwrap();
         let report = load.stop();
         assert_eq!(report.failures.len(), 0, "{:?}", report.failures);
+        report.by_name.into_iter().collect()
+    }
+
+    /// The share of each cluster in the connections that pods answered, in percent.
+    fn percent(by_name: &BTreeMap<String, u64>) -> [f64; 3] {
         CLUSTERS.map(|name| {
-            let answers = report.by_name.iter();
+            let answers = by_name.iter();
             let of_cluster = answers.filter(|(pod, _)| pod.starts_with(name));
             let count: u64 = of_cluster.map(|(_, count)| count).sum();
             100.0 * count as f64 / CONNECTIONS as f64
@@ -366,9 +374,15 @@ impl World {
         Self::check(self.measured(), expected);
     }
 
-    /// The same from any pod, to the address of an import there.
-    pub(crate) fn check_shares_from(visitor: &EchoPod, vip: SocketAddr, expected: [f64; 3]) {
-        Self::check(Self::measured_from(visitor, vip), expected);
+    /// The same from any pod, to the address of an import there. Returns the pods that answered.
+    pub(crate) fn check_shares_from(
+        visitor: &EchoPod,
+        vip: SocketAddr,
+        expected: [f64; 3],
+    ) -> BTreeSet<String> {
+        let by_name = Self::measured_from(visitor, vip);
+        Self::check(Self::percent(&by_name), expected);
+        by_name.into_keys().collect()
     }
 
     fn check(found: [f64; 3], expected: [f64; 3]) {
