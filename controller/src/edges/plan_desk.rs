@@ -74,6 +74,18 @@ impl PlanDesk {
         })
     }
 
+    /// A desk without plans.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Arc<Self> {
+        Self::new(None, Arc::default())
+    }
+
+    /// Has it be known that there are no plans.
+    #[cfg(test)]
+    pub(crate) fn know(&self) {
+        self.lock().is_known = true;
+    }
+
     /// Tells of changes of the plans in force.
     pub(crate) fn news(&self) -> watch::Receiver<u64> {
         self.news.subscribe()

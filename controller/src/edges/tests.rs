@@ -151,7 +151,7 @@ struct Edge {
     /// What is to be written.
     work: watch::Receiver<Work>,
     plans: Arc<PlanDesk>,
-    _uplink: JoinHandle<()>,
+    uplink: JoinHandle<()>,
     /// Events on their way to the writer.
     _passed: JoinHandle<()>,
 }
@@ -163,6 +163,11 @@ impl Edge {
 
     /// One with plans of an earlier process.
     fn start_with(replicas: &[&Replica], saved: Option<Plans>) -> Self {
+        Self::start_as(replicas, saved, 7)
+    }
+
+    /// One with the number of its process.
+    fn start_as(replicas: &[&Replica], saved: Option<Plans>, instance: u64) -> Self {
         let stats = Arc::new(UplinkStats::default());
         let desk = Desk::new(Arc::clone(&stats));
         let work = desk.work();
@@ -175,7 +180,7 @@ impl Edge {
             plans: Arc::clone(&plans),
             cluster: "eu".to_owned(),
             name: "one".to_owned(),
-            instance: 7,
+            instance,
             security: Security::Plaintext,
             objects,
             desk: Some(desk),
@@ -191,7 +196,7 @@ impl Edge {
             stats,
             work,
             plans,
-            _uplink: tokio::spawn(uplink.run(upstreams.collect())),
+            uplink: tokio::spawn(uplink.run(upstreams.collect())),
             _passed: tokio::spawn(async move { while passed.recv().await.is_some() {} }),
         }
     }

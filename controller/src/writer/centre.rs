@@ -80,3 +80,56 @@ impl Centre {
         self.began.elapsed() < patience
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portolan_catalog::{ImportSpec, Object, ObjectChange, ObjectKey, OwnImport, ServiceImport};
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// A ServiceImport of a centre with a virtual address.
+    fn import() -> ObjectChange {
+        let spec = ImportSpec {
+            ips: vec![[10, 112, 0, 1].into()],
+            ..ImportSpec::default()
+        };
+        let own = OwnImport {
+            spec: Some(spec),
+            ..OwnImport::default()
+        };
+        let key = ObjectKey {
+            cluster: "eu".into(),
+            namespace: "shop".into(),
+            name: "web".into(),
+        };
+        ObjectChange::Put {
+            object: Object::ServiceImport(ServiceImport {
+                key,
+                uid: "u".into(),
+                generation: 1,
+                own: Some(Box::new(own)),
+            }),
+            problems: Vec::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agents_wait_for_plans_for_longer_if_there_are_imports() {
+        let desk = PlanDesk::empty();
+        let centre = Centre::new("eu".into(), Vec::new(), Arc::clone(&desk));
+        let mut pipeline = Pipeline::default();
+        assert!(centre.is_awaited(&pipeline));
+        advance(PATIENCE).await;
+        assert!(!centre.is_awaited(&pipeline));
+        pipeline.apply(import());
+        assert!(centre.is_awaited(&pipeline));
+        advance(LONG_PATIENCE - PATIENCE).await;
+        assert!(!centre.is_awaited(&pipeline));
+        // What is known is not awaited.
+        let centre = Centre::new("eu".into(), Vec::new(), Arc::clone(&desk));
+        assert!(centre.is_awaited(&pipeline));
+        desk.know();
+        assert!(!centre.is_awaited(&pipeline));
+    }
+}

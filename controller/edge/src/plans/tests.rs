@@ -404,11 +404,9 @@ fn service_message(change: impl FnOnce(&mut v1::PlanPort)) -> v1::PlanItem {
     }
 }
 
-#[test]
-fn what_breaks_a_rule_is_refused_by_its_field() {
-    let endpoint =
-        |change: fn(&mut v1::PlanEndpoint)| service_message(|port| change(&mut port.endpoints[0]));
-    let cases = [
+/// Imports that break a rule, with the field that is named.
+fn bad_imports() -> Vec<(v1::PlanItem, &'static str)> {
+    vec![
         (import_message(|import| import.ips = vec![]), "import.ips"),
         (
             import_message(|import| import.ips = vec![vec![10, 0, 0, 1], vec![10, 0, 0, 2]]),
@@ -466,6 +464,14 @@ fn what_breaks_a_rule_is_refused_by_its_field() {
             import_message(|import| import.sources[0].cluster = "x".repeat(254)),
             "import.sources.cluster",
         ),
+    ]
+}
+
+/// Services that break a rule, and a plan without a value.
+fn other_bad_plans() -> Vec<(v1::PlanItem, &'static str)> {
+    let endpoint =
+        |change: fn(&mut v1::PlanEndpoint)| service_message(|port| change(&mut port.endpoints[0]));
+    vec![
         (
             endpoint(|endpoint| endpoint.address = vec![127, 0, 0, 1]),
             "service.ports.endpoints",
@@ -489,8 +495,12 @@ fn what_breaks_a_rule_is_refused_by_its_field() {
             },
             "plan",
         ),
-    ];
-    for (item, field) in cases {
+    ]
+}
+
+#[test]
+fn what_breaks_a_rule_is_refused_by_its_field() {
+    for (item, field) in bad_imports().into_iter().chain(other_bad_plans()) {
         let mut inbox = PlanInbox::default();
         let good = import_message(|import| import.max_endpoints = 9);
         let other = PlanName::Import(name("other"));

@@ -137,6 +137,27 @@ async fn an_edge_serves_by_the_plans_of_the_replica_that_leads() {
 }
 
 #[tokio::test]
+async fn a_second_edge_waits_with_plans_and_takes_over() {
+    let mut replicas = [Replica::start("127.0.0.1:0").await];
+    let first = begun(&mut replicas, None).await;
+    let [mut replica] = replicas;
+    let second = Edge::start_as(&[&replica], None, 8);
+    second.send(put(0..3)).await;
+    second.send(Event::Synced).await;
+    replica.plans.apply("eu", &steps(&[("a", Some(20))]));
+    let (mut of_first, mut of_second) = (Served::by(&first), Served::by(&second));
+    of_first.until(&[("a", 20)]).await;
+    of_second.until(&[("a", 20)]).await;
+    assert_eq!(replica.objects.len(), 1, "objects of an edge that waits");
+    first.uplink.abort();
+    replica.until(3).await;
+    // Its plans go on as before.
+    replica.plans.apply("eu", &steps(&[("a", Some(5))]));
+    of_second.until(&[("a", 5)]).await;
+    assert_eq!(second.stats.failures(), 0);
+}
+
+#[tokio::test]
 async fn an_edge_that_starts_again_is_sent_what_differs() {
     let mut replicas = [Replica::start("127.0.0.1:0").await];
     let edge = begun(&mut replicas, None).await;
@@ -222,6 +243,11 @@ async fn a_stream_with_a_bad_plan_names_it_and_one_that_lies_ends() {
     assert!(!desk.is_known());
     drop(place);
     assert!(!desk.is_known());
+    // A centre of before plans has none, which is to be known as well.
+    let (place, _) = desk.open();
+    place.without_plans();
+    assert!(desk.is_known());
+    assert!(desk.take().is_empty());
 }
 
 #[tokio::test]
