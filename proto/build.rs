@@ -27,6 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Objects are kept as they are sent: hashes cover their bytes.
         .bytes(".portolan.v1.EdgeObjects.put")
         .bytes(".portolan.v1.CentreWork.put")
+        .bytes(".portolan.v1.CentrePlans.put")
+        .type_attribute(".portolan.v1.PlanId", "#[derive(PartialOrd, Ord)]")
         .type_attribute(".portolan.v1.ObjectId", "#[derive(PartialOrd, Ord)]")
         .compile_fds(files)?;
     Ok(())

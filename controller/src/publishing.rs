@@ -90,10 +90,15 @@ impl Publishing {
             _ => None,
         };
         let planner = mcs.as_ref().map(Mcs::planner).unwrap_or_default();
-        let inbox = self
+        let plans = mcs.as_ref().map(Mcs::plans);
+        let (inbox, centre) = self
             .start_source(args, names, mcs, &stats, registry, vital)
             .await?;
         let federated = federated(args, (&self.sources, &self.states), planner, imports, vital)?;
+        let federated = match plans {
+            Some(plans) => federated.with_plans(plans),
+            None => federated,
+        };
         let holds = Arc::clone(stats.holds());
         registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
         if args.source != Source::Clusters {
@@ -116,6 +121,7 @@ impl Publishing {
             cores: cores(),
             known: Known::default(),
             federated,
+            centre,
         };
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let work = writer.run(inbox, asked);
@@ -134,7 +140,10 @@ fn federated(
     vital: &Vital,
 ) -> anyhow::Result<Federated> {
     let (sources, states) = (Arc::clone(sources), states.clone());
-    let Some(directory) = &args.clusters.state_dir else {
+    let directory = args.clusters.state_dir.as_ref();
+    // An edge keeps plans there.
+    let directory = directory.filter(|_| args.source == Source::Clusters);
+    let Some(directory) = directory else {
         let (saved, saver) = Default::default();
         return Ok(Federated::new(
             sources, states, saved, saver, planner, imports,

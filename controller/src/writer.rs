@@ -3,6 +3,7 @@
 //! The task that owns the catalog: it applies events and publishes tables.
 
 mod audit;
+mod centre;
 mod federation;
 mod inbox;
 mod names;
@@ -29,6 +30,7 @@ use tokio::time::{MissedTickBehavior, sleep_until};
 
 use crate::metrics::CatalogMetrics;
 use audit::Auditor;
+pub(crate) use centre::Centre;
 pub(crate) use federation::Federated;
 use federation::TICK;
 use inbox::Input;
@@ -83,6 +85,8 @@ pub(crate) struct Writer {
     pub(crate) known: Known,
     /// Inputs of imports; of no effect for a single cluster.
     pub(crate) federated: Federated,
+    /// Plans of a centre; present at an edge controller.
+    pub(crate) centre: Option<Centre>,
 }
 
 /// What the writer remembers of its inputs.
@@ -108,6 +112,9 @@ impl Writer {
         let mut pipeline = Pipeline::new(self.select);
         if self.federated.names().is_some() {
             pipeline.follow_names();
+        }
+        if let Some(centre) = &mut self.centre {
+            centre.begin(&mut pipeline);
         }
         let mut debounce = Debounce::default();
         let mut origins = Origins::new(SystemTime::now());
@@ -154,7 +161,12 @@ impl Writer {
                         due = Some(debounce.changed(Instant::now(), pipeline.is_urgent()));
                     }
                 }
-                _ = ticks.tick(), if self.federated.is_on() => {
+                () = Centre::changed(&mut self.centre) => {
+                    if self.take_plans(&mut pipeline, &mut origins) {
+                        due = Some(debounce.changed(Instant::now(), pipeline.is_urgent()));
+                    }
+                }
+                _ = ticks.tick(), if self.federated.is_on() || !self.known.waiting.is_empty() => {
                     self.federated.tick(&mut pipeline, &self.known.synced);
                     self.serve_waiting(&mut pipeline, &mut origins);
                     if let Some(names) = self.federated.names() {
@@ -168,6 +180,7 @@ impl Writer {
                     if self.plan_objects(&mut pipeline, &mut origins) {
                         due = None;
                     }
+                    self.tell_edges(&mut pipeline);
                 }
                 () = auditor.due(), if !self.known.synced.is_empty() => {
                     let found = auditor.look(&mut pipeline);
@@ -175,6 +188,24 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// Takes plans of the centre. Returns whether anything waits to be published: nothing is before the source has synced.
+    fn take_plans(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) -> bool {
+        if let Some(centre) = &mut self.centre {
+            centre.pass(pipeline);
+        }
+        self.serve_waiting(pipeline, origins);
+        pipeline.is_dirty() && !self.known.synced.is_empty()
+    }
+
+    /// Brings the plans of edges up to date.
+    fn tell_edges(&mut self, pipeline: &mut Pipeline) {
+        let Known {
+            synced, waiting, ..
+        } = &self.known;
+        let is_served = |cluster: &Arc<str>| synced.contains(cluster) && !waiting.contains(cluster);
+        self.federated.tell_edges(pipeline, is_served);
     }
 
     /// Plans the writes of MCS objects by the published tables. Returns whether it published them first, since
@@ -279,11 +310,19 @@ impl Writer {
             tracing::warn!(%cluster, other, "agents wait: they may need endpoints of another cluster, \
                 whose source has not synced");
         }
+        let centre = self.centre.as_ref();
+        if centre.is_some_and(|centre| centre.is_awaited(pipeline)) {
+            tracing::info!(%cluster, "agents wait for plans of imports from the centre");
+        }
         self.serve_waiting(pipeline, origins);
     }
 
     /// Begins to serve those clusters that wait for no other one.
     fn serve_waiting(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) {
+        let centre = self.centre.as_ref();
+        if centre.is_some_and(|centre| centre.is_awaited(pipeline)) {
+            return;
+        }
         for cluster in self.known.waiting.clone() {
             let synced = &self.known.synced;
             if self
@@ -324,6 +363,7 @@ impl Writer {
         self.known.waiting.remove(cluster);
         self.known.restarted.remove(cluster);
         self.known.file_problems.remove(cluster);
+        self.federated.forget_edge(cluster);
         self.federated.tell(pipeline, &self.known.synced);
         if let Some(names) = self.federated.names() {
             names.left(cluster);
@@ -374,6 +414,7 @@ impl Writer {
         }
         self.metrics.observe(pipeline.catalog());
         self.publish(pipeline, &delta, &origin, start);
+        self.tell_edges(pipeline);
     }
 
     fn publish(

@@ -198,8 +198,18 @@ impl Cluster {
         number: usize,
         change: impl FnOnce(&mut Command),
     ) -> Result<()> {
+        self.start_agent_of(self.agents_address(), number, change)
+    }
+
+    /// The same of another controller than that of the cluster.
+    pub fn start_agent_of(
+        &mut self,
+        controller: SocketAddr,
+        number: usize,
+        change: impl FnOnce(&mut Command),
+    ) -> Result<()> {
         let name = Self::node_name(number);
-        let mut command = programs::agent(&name, &[self.agents_address()], self.directory())?;
+        let mut command = programs::agent(&name, &[controller], self.directory())?;
         command.arg(format!("--dataplane={}", self.dataplane));
         self.trust.of_node(&name, &mut command);
         change(&mut command);

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan_model::{ContentHash, SetHash};
 use portolan_proto::buckets::{is_bucket_count, short};
 use portolan_proto::v1;
-use prost::Message as _;
 use prost::bytes::Bytes;
 
 /// Number of buckets of the centre.
@@ -22,12 +21,30 @@ const BUCKET_KEY: &[u8; 32] = b"portolan.v1 object bucket (keyed";
 #[error("welcome.bucket_hashes: {0} bytes are no power of two of buckets")]
 pub struct BadHashes(usize);
 
+/// The id of an object, or of a plan.
+pub(crate) trait Id: prost::Message + Ord + Clone {}
+
+impl Id for v1::ObjectId {}
+impl Id for v1::PlanId {}
+
 /// Objects by their ids.
-#[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    objects: BTreeMap<v1::ObjectId, Entry>,
+#[derive(Debug, Clone)]
+pub(crate) struct Ledger<I = v1::ObjectId> {
+    objects: BTreeMap<I, Entry>,
     total: SetHash,
+    bytes: usize,
     endpoints: usize,
+}
+
+impl<I> Default for Ledger<I> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            total: SetHash::default(),
+            bytes: 0,
+            endpoints: 0,
+        }
+    }
 }
 
 /// An object as it is sent.
@@ -41,7 +58,12 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn new(bytes: Bytes, endpoints: usize) -> Self {
-        let hash = blake3::keyed_hash(OBJECT_KEY, &bytes);
+        Self::keyed(OBJECT_KEY, bytes, endpoints)
+    }
+
+    /// An entry with a hash of another use.
+    pub(crate) fn keyed(key: &[u8; 32], bytes: Bytes, endpoints: usize) -> Self {
+        let hash = blake3::keyed_hash(key, &bytes);
         let mut first = [0; 16];
         let (half, _) = hash.as_bytes().split_at(16);
         first.copy_from_slice(half);
@@ -53,30 +75,73 @@ impl Entry {
     }
 }
 
-impl Ledger {
-    pub(crate) fn get(&self, id: &v1::ObjectId) -> Option<&Entry> {
+/// The sums of a ledger.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) objects: usize,
+    pub(crate) bytes: usize,
+    pub(crate) endpoints: usize,
+    pub(crate) hash: SetHash,
+}
+
+impl<I: Id> Ledger<I> {
+    /// The sums of all objects after changes, `None` for an object that is gone.
+    pub(crate) fn sums_with<'e>(
+        &self,
+        changes: impl Iterator<Item = (&'e I, Option<&'e Entry>)>,
+    ) -> Sums
+    where
+        I: 'e,
+    {
+        let mut sums = Sums {
+            objects: self.objects.len(),
+            bytes: self.bytes,
+            endpoints: self.endpoints,
+            hash: self.total,
+        };
+        for (id, entry) in changes {
+            if let Some(old) = self.get(id) {
+                sums.objects -= 1;
+                sums.bytes -= old.bytes.len();
+                sums.endpoints -= old.endpoints;
+                sums.hash.remove(old.hash);
+            }
+            if let Some(entry) = entry {
+                sums.objects += 1;
+                sums.bytes += entry.bytes.len();
+                sums.endpoints += entry.endpoints;
+                sums.hash.insert(entry.hash);
+            }
+        }
+        sums
+    }
+
+    pub(crate) fn get(&self, id: &I) -> Option<&Entry> {
         self.objects.get(id)
     }
 
     /// Puts an object. Returns whether that changed anything.
-    pub(crate) fn put(&mut self, id: v1::ObjectId, entry: Entry) -> bool {
+    pub(crate) fn put(&mut self, id: I, entry: Entry) -> bool {
         let hash = entry.hash;
         self.endpoints += entry.endpoints;
+        self.bytes += entry.bytes.len();
         let old = self.objects.insert(id, entry);
         if let Some(old) = &old {
             self.total.remove(old.hash);
             self.endpoints -= old.endpoints;
+            self.bytes -= old.bytes.len();
         }
         self.total.insert(hash);
         old.is_none_or(|old| old.hash != hash)
     }
 
-    pub(crate) fn remove(&mut self, id: &v1::ObjectId) -> bool {
+    pub(crate) fn remove(&mut self, id: &I) -> bool {
         let Some(old) = self.objects.remove(id) else {
             return false;
         };
         self.total.remove(old.hash);
         self.endpoints -= old.endpoints;
+        self.bytes -= old.bytes.len();
         true
     }
 
@@ -90,7 +155,7 @@ impl Ledger {
         (self.objects.len(), self.endpoints)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&v1::ObjectId, &Entry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&I, &Entry)> {
         self.objects.iter()
     }
 
@@ -120,7 +185,7 @@ impl Ledger {
 }
 
 /// The bucket of an object.
-pub(crate) fn bucket_of(id: &v1::ObjectId, count: u32) -> u32 {
+pub(crate) fn bucket_of<I: Id>(id: &I, count: u32) -> u32 {
     let hash = blake3::keyed_hash(BUCKET_KEY, &id.encode_to_vec());
     let [first, second, ..] = *hash.as_bytes();
     u32::from(u16::from_be_bytes([first, second])) % count.max(1)

@@ -4,7 +4,8 @@
 //!
 //! The edge keeps an [`Outbox`] of what its cluster has, the centre a [`Partition`] of what it has received. Both
 //! compare by the hashes of buckets of objects, so that a stream that begins again brings only what differs. The other
-//! way goes what the edge is to write into its cluster: [`work`].
+//! way goes what the edge is to write into its cluster, [`work`], and what it needs of other clusters to serve imports,
+//! [`plans`].
 //!
 //! Pure: no sockets, no clock, no tasks.
 
@@ -13,6 +14,7 @@
 mod ledger;
 mod outbox;
 mod partition;
+pub mod plans;
 #[cfg(test)]
 mod tests;
 pub mod wire;

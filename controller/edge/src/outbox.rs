@@ -42,6 +42,12 @@ pub struct Outbox {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
+impl StreamId {
+    pub(crate) fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// What one stream has not been sent.
 #[derive(Debug)]
 struct Cursor {
@@ -152,7 +158,7 @@ impl Outbox {
     pub fn begin(&mut self, bucket_hashes: &[u8]) -> Result<StreamId, BadHashes> {
         let (count, differing) = self.ledger.differing(bucket_hashes)?;
         let objects = self.ledger.iter().map(|(id, _)| id);
-        let lacking = objects.filter(|id| differing.contains(&bucket_of(id, count)));
+        let lacking = objects.filter(|id| differing.contains(&bucket_of(*id, count)));
         let cursor = Cursor {
             dirty: lacking.cloned().collect(),
             replaced: Some(differing),

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_catalog::{Object, ObjectRef};
-use portolan_model::SetHash;
 use portolan_proto::v1;
 use prost::Message as _;
 
@@ -191,11 +190,13 @@ impl Partition {
         let mut staged = std::mem::take(&mut self.staged);
         let buckets = &staged.replaced;
         let replaced = self.ledger.iter().map(|(id, _)| id);
-        let replaced = replaced.filter(|id| buckets.contains(&bucket_of(id, BUCKETS)));
+        let replaced = replaced.filter(|id| buckets.contains(&bucket_of(*id, BUCKETS)));
         for id in replaced.cloned().collect::<Vec<_>>() {
             staged.objects.entry(id).or_insert(None);
         }
-        let sums = self.sums_with(&staged.objects);
+        let changes = staged.objects.iter();
+        let changes = changes.map(|(id, entry)| (id, entry.as_ref()));
+        let sums = self.ledger.sums_with(changes);
         if sums.hash.to_bytes().as_slice() != commit.hash {
             // The listing of the next stream replaces every bucket.
             self.ledger = Ledger::default();
@@ -236,36 +237,6 @@ impl Partition {
             Err(error) => received.refused.push((named, error)),
         }
     }
-
-    /// The sums of all objects after these changes.
-    fn sums_with(&self, changes: &BTreeMap<v1::ObjectId, Option<Entry>>) -> Sums {
-        let (objects, endpoints) = self.ledger.size();
-        let mut sums = Sums {
-            objects,
-            endpoints,
-            hash: self.ledger.total(),
-        };
-        for (id, entry) in changes {
-            if let Some(old) = self.ledger.get(id) {
-                sums.objects -= 1;
-                sums.endpoints -= old.endpoints;
-                sums.hash.remove(old.hash);
-            }
-            if let Some(entry) = entry {
-                sums.objects += 1;
-                sums.endpoints += entry.endpoints;
-                sums.hash.insert(entry.hash);
-            }
-        }
-        sums
-    }
-}
-
-#[derive(Debug, Default)]
-struct Sums {
-    objects: usize,
-    endpoints: usize,
-    hash: SetHash,
 }
 
 fn bound(what: &'static str, count: usize, most: usize) -> Result<(), PartitionError> {

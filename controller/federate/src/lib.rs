@@ -9,6 +9,7 @@
 //! * [`gateway`]: gateways of clusters whose pods other clusters do not reach, and their ports;
 //! * [`imports`]: which imports exist in which clusters, and why others do not;
 //! * [`merge`]: exports of several clusters as one import, and their conflicts;
+//! * [`plans`]: what the controller of a cluster needs to serve its imports itself;
 //! * [`shares`]: weights of the endpoints of one import from tiers, weights and health of clusters;
 //! * [`state`]: contact with clusters, their loss, return and drain;
 //! * [`vip`]: virtual addresses of imports.
@@ -19,6 +20,7 @@ pub mod gateway;
 pub mod imports;
 pub mod merge;
 mod moment;
+pub mod plans;
 pub mod shares;
 mod stable;
 pub mod state;

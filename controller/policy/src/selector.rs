@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use portolan_director::read::Path;
 
-use crate::PolicyError;
 use crate::faults::Faults;
 use crate::spec::{ExpressionSpec, Operator, SelectorSpec, ServicesSpec};
+use crate::{Fault, PolicyError};
 
 /// Labels or properties by key.
 pub type Labels = BTreeMap<String, String>;
@@ -34,6 +34,13 @@ impl Pattern {
 
     fn is_all(&self) -> bool {
         matches!(self, Self::Prefix(prefix) if prefix.is_empty())
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Exact(exact) => exact.clone(),
+            Self::Prefix(prefix) => format!("{prefix}*"),
+        }
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -150,6 +157,31 @@ impl Selector {
     #[must_use]
     pub fn names(&self) -> &Patterns {
         &self.names
+    }
+
+    /// The selector that a spec describes.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn of(spec: &SelectorSpec) -> Result<Self, Vec<Fault>> {
+        let mut faults = Faults::default();
+        let selector = Self::new(spec, &Path::default(), &mut faults);
+        faults.into_result(selector)
+    }
+
+    /// A spec that describes it: [`Self::of`] gives this selector again.
+    #[must_use]
+    pub fn to_spec(&self) -> SelectorSpec {
+        let expressions = self.requirements.iter().map(|one| ExpressionSpec {
+            key: one.key.clone(),
+            operator: one.operator,
+            values: one.values.clone(),
+        });
+        SelectorSpec {
+            names: self.names.0.iter().map(Pattern::text).collect(),
+            match_labels: BTreeMap::new(),
+            match_expressions: expressions.collect(),
+        }
     }
 
     /// The selector that a field spells.

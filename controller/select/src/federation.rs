@@ -9,12 +9,14 @@
 
 mod export;
 mod gateway;
+mod given;
 mod input;
 mod mcs;
 mod named;
 mod node_groups;
 mod noted;
 mod planned;
+mod plans;
 mod publish;
 mod quota;
 mod renew;
@@ -37,9 +39,11 @@ use portolan_policy::{ClusterSet, Objects};
 
 pub use gateway::GatewayPorts;
 pub(crate) use gateway::exported_service;
+use given::Given;
 pub use input::{ClusterState, Kept};
 pub use named::{NamedEndpoint, NamedImport};
 pub use planned::{PlannedImport, PlannedShares};
+pub use plans::{PlanBook, Replanned};
 pub(crate) use publish::Extent;
 use quota::ReadyEndpoints;
 pub use shown::{ShownCluster, ShownExport, ShownGateway, ShownImport, ShownPort};
@@ -93,6 +97,8 @@ pub(crate) struct Federation {
     set: ClusterSet,
     /// Why other clusters cannot use the exports of a cluster.
     unreachable: BTreeMap<String, String>,
+    /// Present if plans of a centre are followed: then nothing is planned here.
+    given: Option<Given>,
     /// The members that have sent all of their objects.
     states: BTreeMap<Arc<str>, ClusterState>,
     /// What is kept of imports, by their keys.
@@ -135,6 +141,8 @@ pub(crate) struct Federation {
     dirty: BTreeSet<ObjectKey>,
     /// Imports whose names may have changed; `None` if nobody asks.
     renamed: Option<BTreeSet<ObjectKey>>,
+    /// What plans for the controllers of clusters may differ; `None` if nobody asks.
+    replanned: Option<Replanned>,
     /// Set when exports or namespaces change.
     namespaces_changed: bool,
     /// Exported Services whose endpoints must be checked again.
@@ -168,6 +176,7 @@ impl Federation {
         self.groups_stale = true;
         self.ports_wanted = true;
         self.unchecked.extend(imported(&self.plan));
+        self.note_clusters();
     }
 
     pub(crate) fn set_states(&mut self, states: BTreeMap<Arc<str>, ClusterState>) {
@@ -185,6 +194,9 @@ impl Federation {
         let mut names = changed.iter();
         self.endpoints_changed |=
             names.any(|name| is_lost(&before, name) != is_lost(&self.states, name));
+        if before != self.states {
+            self.note_clusters();
+        }
         for cluster in &changed {
             let affected = self.users.take_of_cluster(cluster);
             self.dirty.extend(affected.into_iter().map(owned));
@@ -277,6 +289,11 @@ impl Federation {
         exports: &BTreeSet<ObjectKey>,
         services: &BTreeSet<ObjectKey>,
     ) {
+        if self.given.is_some() {
+            self.is_stale = false;
+            self.groups_stale |= is_news;
+            return;
+        }
         if std::mem::take(&mut self.ready_stale) {
             self.count_all(catalog);
         }
@@ -326,6 +343,9 @@ impl Federation {
 
     /// Computes the plan from scratch, with what Services say that do not wait to be looked at.
     pub(crate) fn audit_plan(&mut self, catalog: &Catalog, awaited: &BTreeSet<ObjectKey>) -> bool {
+        if self.given.is_some() {
+            return false;
+        }
         self.recount_but(catalog, awaited);
         self.plan_anew(catalog)
     }
@@ -333,6 +353,7 @@ impl Federation {
     /// Finds the imports that changes of objects affect, and has their addresses claimed.
     pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
         self.replan(catalog, dirty.imports, &dirty.exports, &dirty.services);
+        self.admit_addresses(catalog, !dirty.nodes.is_empty());
         self.renew_gateways(catalog, &dirty.hosts);
         if self
             .plan
@@ -358,6 +379,8 @@ impl Federation {
         }
         self.renew_groups(catalog, dirty);
         self.endpoints_changed |= !self.unchecked.is_empty();
+        let nodes = dirty.nodes.iter().map(|node| Arc::clone(&node.cluster));
+        self.note_plans(&nodes.collect());
         for service in std::mem::take(&mut self.unchecked) {
             self.check_endpoints(catalog, &service);
         }

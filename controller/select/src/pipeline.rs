@@ -6,17 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectChange, ObjectKey, ObjectRef};
 use portolan_federate::gateway::{Gateways, PortName};
 use portolan_federate::imports::ImportName;
+use portolan_federate::plans::PlanChanges;
 use portolan_mcs::{Awaited, WantedSlice, Write};
 use portolan_model::{NodeKey, Protocol};
 use portolan_policy::Objects;
 
 use crate::explain::explain;
 use crate::federation::{
-    ClusterState, Federation, GatewayPorts, Kept, NamedImport, PlannedImport, ShownExport,
-    ShownImport, Wanted, is_federated,
+    ClusterState, Federation, GatewayPorts, Kept, NamedImport, PlanBook, PlannedImport, Replanned,
+    ShownExport, ShownImport, Wanted, is_federated,
 };
 use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
 #[cfg(test)]
@@ -88,19 +90,54 @@ impl Pipeline {
         self.project(&dirty)
     }
 
-    /// The policy of several clusters, in place of the one before. Without a Cluster there are no imports.
+    /// Has plans of a centre make the imports of a cluster, in place of policies. Their virtual addresses must lie in these
+    /// ranges, if there are any, and be none of the cluster's Services and Nodes.
+    pub fn follow_centre(&mut self, cluster: &Arc<str>, ranges: Vec<IpNet>) {
+        self.federation.follow_centre(cluster, ranges);
+    }
+
+    /// Takes plans of a centre that differ, after [`follow_centre`](Self::follow_centre).
+    pub fn take_plans(&mut self, changes: PlanChanges) {
+        self.federation.take_plans(changes);
+    }
+
+    /// Begins to note what plans for the controllers of clusters depend on, for [`take_replanned`](Self::take_replanned).
+    pub fn follow_plans(&mut self) {
+        self.federation.follow_plans();
+    }
+
+    /// What plans may differ by flushes since the last call.
+    pub fn take_replanned(&mut self) -> Replanned {
+        self.federation.take_replanned()
+    }
+
+    /// The plans of an importing cluster that may differ, with all that may have since the last call for this book;
+    /// all plans at the first one.
+    #[must_use]
+    pub fn plan_changes(&self, book: &mut PlanBook, replanned: &Replanned) -> PlanChanges {
+        self.federation.plan_changes(&self.catalog, book, replanned)
+    }
+
+    /// The policy of several clusters, in place of the one before. Without a Cluster there are no imports. Of no effect
+    /// if a centre is followed, as the next two.
     pub fn set_policies(&mut self, objects: Objects) {
-        self.federation.set_policies(objects);
+        if !self.federation.is_following() {
+            self.federation.set_policies(objects);
+        }
     }
 
     /// The members that have sent all of their objects, with their states, in place of those before.
     pub fn set_states(&mut self, states: BTreeMap<Arc<str>, ClusterState>) {
-        self.federation.set_states(states);
+        if !self.federation.is_following() {
+            self.federation.set_states(states);
+        }
     }
 
     /// What is kept of all imports, in place of what was, by their keys ([`crate::import_key`]).
     pub fn set_kept(&mut self, kept: BTreeMap<ObjectKey, Kept>) {
-        self.federation.set_kept(kept);
+        if !self.federation.is_following() {
+            self.federation.set_kept(kept);
+        }
     }
 
     /// Gives an import virtual addresses.

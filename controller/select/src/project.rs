@@ -26,7 +26,9 @@ use portolan_model::{
 use crate::SelectConfig;
 use candidates::Candidates;
 pub(crate) use gateway::{GatewayExport, project_gateway};
-pub(crate) use import::{Exporter, Exporters, Imported, OfFamily, is_settled, project_import};
+pub(crate) use import::{
+    Exported, Exporter, Exporters, Imported, OfFamily, is_settled, project_import,
+};
 use nodes::Nodes;
 use shared::Shared;
 

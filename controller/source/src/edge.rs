@@ -2,11 +2,12 @@
 
 //! The source of a cluster whose edge controller dials this one.
 //!
-//! One stream counts at a time. A newer one of the same process takes its place; one of another process is refused while
-//! the first is in contact, so that two replicas of an edge never overwrite each other's objects, or replace each other
-//! for ever. Without a stream the objects stay as they were.
+//! One stream counts at a time. A newer one of the same process takes its place; one of another process waits while the
+//! first is in contact, and is sent plans meanwhile, or is refused if it takes none: so two replicas of an edge never
+//! overwrite each other's objects, or replace each other for ever. Without a stream the objects stay as they were.
 
 mod guards;
+mod standby;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use crate::deletions::GuardConfig;
 use crate::sink::Closed;
 use crate::{Event, HeldDeletions, Sink};
 use guards::Guards;
+use standby::{Standby, Standbys};
 pub use stats::Stats;
 
 /// The most changes that go in one event.
@@ -68,12 +70,12 @@ pub type Messages = Pin<Box<dyn Stream<Item = Result<v1::EdgeMessage, Status>> +
 /// A message of the centre, or the error that ends a stream.
 pub type Answered = Result<v1::CentreMessage, Status>;
 
-/// Begins to send work over a stream that counts now. What it returns is dropped as soon as the stream does not count any
-/// more; `None` if it sends nothing.
-pub type SendWork = Box<dyn FnMut(&EdgeStream) -> Option<SendingWork> + Send>;
+/// Begins to send something beside answers: work over a stream that counts now, or plans over one that counts or waits.
+/// What it returns is dropped as soon as the stream does not any more; `None` if it sends nothing.
+pub type BeginSending = Box<dyn FnMut(&EdgeStream) -> Option<Sending> + Send>;
 
-/// Sends work until it is dropped, or the stream has ended.
-pub type SendingWork = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Sends until it is dropped, or the stream has ended.
+pub type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The stream of an edge that was admitted.
 pub struct EdgeStream {
@@ -89,7 +91,9 @@ pub struct EdgeStream {
     pub answers: mpsc::Sender<Answered>,
     /// Whether the edge writes objects into its cluster.
     pub writes: bool,
-    /// What it is to write. Beside the answers, so that a slow reader of work does not hold them back.
+    /// Hashes of the plans that it has, by bucket; `None` if it serves no imports.
+    pub plans: Option<Vec<u8>>,
+    /// What it is to write, and plans. Beside the answers, so that a slow reader of work does not hold them back.
     pub work: mpsc::Sender<Answered>,
 }
 
@@ -108,8 +112,10 @@ pub struct Options {
     pub holds: Arc<HeldDeletions>,
     /// What others see.
     pub stats: Arc<Stats>,
-    /// What goes the other way.
-    pub send_work: SendWork,
+    /// What is to be written goes the other way.
+    pub send_work: BeginSending,
+    /// And plans.
+    pub send_plans: BeginSending,
 }
 
 impl std::fmt::Debug for Options {
@@ -136,7 +142,9 @@ pub async fn receive(
         sink,
         stats: options.stats,
         send_work: options.send_work,
+        send_plans: options.send_plans,
         current: None,
+        standbys: Standbys::default(),
         is_synced: false,
         next: Instant::now(),
         begun: VecDeque::new(),
@@ -151,8 +159,10 @@ struct Receiver {
     guards: Guards,
     sink: Sink,
     stats: Arc<Stats>,
-    send_work: SendWork,
+    send_work: BeginSending,
+    send_plans: BeginSending,
     current: Option<Current>,
+    standbys: Standbys,
     is_synced: bool,
     /// When the next message is taken.
     next: Instant,
@@ -165,8 +175,8 @@ struct Current {
     stream: EdgeStream,
     /// When its edge said something.
     heard: Instant,
-    /// Work on its way to the edge.
-    work: Option<AbortOnDropHandle<()>>,
+    /// Work and plans on their way to the edge.
+    sending: [Option<AbortOnDropHandle<()>>; 2],
 }
 
 impl Current {
@@ -190,6 +200,8 @@ impl Current {
 impl Receiver {
     async fn run(mut self, mut streams: mpsc::Receiver<EdgeStream>) -> Result<(), Closed> {
         loop {
+            self.promote();
+            let silent = self.silent_at();
             tokio::select! {
                 Some(stream) = streams.recv() => self.begin(stream),
                 message = Current::next(&mut self.current, self.next) => self.message(message).await?,
@@ -197,20 +209,20 @@ impl Receiver {
                     let changes = self.guards.look();
                     self.send(changes).await?;
                 }
+                () = at(silent) => {
+                    let why = "the edge is silent, and another one of the cluster waits";
+                    self.end("replaced", Status::aborted(why));
+                }
             }
         }
     }
 
-    /// Begins a stream, or refuses it.
+    /// Begins a stream, has it wait, or refuses it.
     fn begin(&mut self, stream: EdgeStream) {
-        let EdgeStream {
-            edge,
-            version,
-            writes,
-            ..
-        } = &stream;
-        if let Some(current) = self.rival(&stream) {
-            let why = format!("edge {:?} sends the objects of this cluster", current.edge);
+        let rival = self.rival(&stream).map(|current| Arc::clone(&current.edge));
+        let may_wait = stream.plans.is_some() && self.standbys.has_room(stream.instance);
+        if let (Some(edge), false) = (&rival, may_wait) {
+            let why = format!("edge {edge:?} sends the objects of this cluster");
             self.stats.count_end("other_edge");
             // The channel of a new stream has room.
             let _ = stream.answers.try_send(Err(Status::already_exists(why)));
@@ -222,26 +234,78 @@ impl Receiver {
             let _ = stream.answers.try_send(Err(status));
             return;
         }
+        if let Some(edge) = rival {
+            self.stand_by(stream, &edge);
+            return;
+        }
         self.end(
             "replaced",
             Status::aborted("a newer stream of the cluster has begun"),
         );
-        info!(cluster = %self.cluster, %edge, version, writes, "edge connected");
+        self.start(stream, None);
+    }
+
+    /// Has a stream wait for the one of another edge.
+    fn stand_by(&mut self, stream: EdgeStream, other: &str) {
+        info!(cluster = %self.cluster, edge = %stream.edge, other, "edge waits for another one");
+        let message = Some(Answer::Standby(v1::CentreStandby {
+            edge: other.to_owned(),
+        }));
+        // The channel of a new stream has room.
+        let _ = stream.answers.try_send(Ok(v1::CentreMessage { message }));
+        let plans = (self.send_plans)(&stream).map(spawned);
+        self.standbys.add(Standby { stream, plans });
+    }
+
+    /// Has the edge that waits for longest send the objects, if none does.
+    fn promote(&mut self) {
+        if self.current.is_none()
+            && let Some(Standby { stream, plans }) = self.standbys.take()
+        {
+            self.start(stream, plans);
+        }
+    }
+
+    /// When the current edge has been silent for so long that one that waits takes its place.
+    fn silent_at(&self) -> Option<Instant> {
+        let current = self.current.as_ref()?;
+        (!self.standbys.is_empty()).then(|| current.heard + SILENT)
+    }
+
+    /// Has a stream count, with plans that are on their way over it.
+    fn start(&mut self, stream: EdgeStream, plans: Option<AbortOnDropHandle<()>>) {
+        let EdgeStream {
+            edge,
+            version,
+            writes,
+            ..
+        } = &stream;
+        let has_plans = stream.plans.is_some();
+        info!(cluster = %self.cluster, %edge, version, writes, plans = has_plans, "edge connected");
         let welcome = v1::CentreWelcome {
             version: VERSION,
             bucket_hashes: self.partition.begin(),
+            plans: true,
         };
         self.stats.set_edge(Some(edge));
         let work = (self.send_work)(&stream);
+        let new_plans = match plans {
+            Some(_) => None,
+            None => (self.send_plans)(&stream),
+        };
         self.current = Some(Current {
             stream,
             heard: Instant::now(),
-            work: None,
+            sending: [None, plans],
         });
         // Before any work.
         self.answer(Answer::Welcome(welcome));
         if let Some(current) = &mut self.current {
-            current.work = work.map(|work| AbortOnDropHandle::new(tokio::spawn(work)));
+            let [of_work, of_plans] = &mut current.sending;
+            *of_work = work.map(spawned);
+            if let Some(plans) = new_plans {
+                *of_plans = Some(spawned(plans));
+            }
         }
     }
 
@@ -394,5 +458,17 @@ impl Receiver {
         warn!(%cluster, %edge, why, "stream of the edge ended; its objects stay as they were");
         self.stats.count_end(reason);
         self.stats.set_edge(None);
+    }
+}
+
+fn spawned(sending: Sending) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(sending))
+}
+
+/// Waits until a time; for ever without one.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
     }
 }

@@ -27,9 +27,10 @@ pub(crate) struct ClustersArgs {
     )]
     pub(crate) policy_file: Vec<PathBuf>,
 
-    /// A directory for what must outlive a restart, for `--source clusters`: virtual addresses of imports, states
+    /// A directory for what must outlive a restart. For `--source clusters`: virtual addresses of imports, states
     /// of clusters, and drains. Without it they are kept in memory, and the same objects give imports the same
-    /// addresses again as long as none has come or gone.
+    /// addresses again as long as none has come or gone. With --federation-upstream: plans of imports. Without it a
+    /// controller that starts while the centre is away serves no imports before it is back.
     #[arg(long, env = "PORTOLAN_STATE_DIR", value_name = "DIRECTORY")]
     pub(crate) state_dir: Option<PathBuf>,
 
@@ -45,8 +46,11 @@ impl ClustersArgs {
     /// If a flag of a single cluster is set too.
     pub(crate) fn validate(args: &Args) -> anyhow::Result<()> {
         if args.source != Source::Clusters {
-            let is_set = args.clusters.state_dir.is_some();
-            ensure!(!is_set, "--state-dir is for --source clusters");
+            let is_set = args.clusters.state_dir.is_some() && !args.edge.is_on();
+            ensure!(
+                !is_set,
+                "--state-dir is for --source clusters and --federation-upstream"
+            );
             let is_set = args.clusters.leader.mcs_lease.is_some();
             ensure!(!is_set, "--mcs-lease is for --source clusters");
             return Ok(());

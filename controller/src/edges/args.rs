@@ -3,6 +3,7 @@
 //! The flags of an edge controller: the centre, and the identity of both sides.
 
 use anyhow::{Context as _, ensure};
+use ipnet::IpNet;
 use portolan_subscription::{Identity, endpoint, identity_args};
 use portolan_tls::EdgeName;
 use tonic::transport::Uri;
@@ -46,6 +47,18 @@ pub(crate) struct EdgeArgs {
     #[arg(long, env = "PORTOLAN_FEDERATION_READ_ONLY")]
     federation_read_only: bool,
 
+    /// Networks that the virtual addresses of imports must lie in, as `spec.network.clusterSetIPs` of the Cluster object;
+    /// may be repeated. Imports with others, which a captured centre may send, are not served. Without it they may have
+    /// any address that no Service and no Node of the cluster has.
+    #[arg(
+        long,
+        env = "PORTOLAN_FEDERATION_ADDRESS_RANGE",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        requires = "federation_upstream"
+    )]
+    federation_address_range: Vec<IpNet>,
+
     #[command(flatten)]
     tls: CentreTlsArgs,
 }
@@ -82,6 +95,11 @@ impl EdgeArgs {
         EdgeName::new(&args.cluster, &edge.name()).context("--edge-name")?;
         edge.identity().validate()?;
         Ok(())
+    }
+
+    /// Where virtual addresses of imports may be; anywhere if empty.
+    pub(crate) fn ranges(&self) -> Vec<IpNet> {
+        self.federation_address_range.clone()
     }
 
     /// The identity of both sides.

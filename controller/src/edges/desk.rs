@@ -59,7 +59,10 @@ impl Desk {
         Arc::new(Self {
             state: Mutex::default(),
             work: watch::Sender::default(),
-            refusals: Refusals::new(stats),
+            refusals: Refusals::new(
+                stats,
+                "not written for the centre: not what an edge writes (logged once)",
+            ),
         })
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct UplinkStats {
     objects: AtomicUsize,
     too_large: AtomicU64,
     refused: AtomicU64,
+    plans: AtomicUsize,
+    plan_transitions: AtomicU64,
 }
 
 impl UplinkStats {
@@ -51,6 +53,17 @@ impl UplinkStats {
     #[cfg(test)]
     pub(super) fn refusals(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// So many plans of imports are in force.
+    pub(super) fn set_plans(&self, count: usize) {
+        self.plans.store(count, Ordering::Relaxed);
+    }
+
+    /// A set of changes of plans was taken in, after which so many are in force.
+    pub(super) fn plans_taken(&self, count: usize) {
+        self.set_plans(count);
+        self.plan_transitions.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A replica has taken in a transition.
@@ -102,6 +115,11 @@ impl Collector for UplinkCollector {
                 "Objects of this cluster that are sent to the centre",
                 &stats.objects,
             ),
+            (
+                "edge_plans",
+                "Plans of imports, and parts of such, by which this edge controller serves its agents",
+                &stats.plans,
+            ),
         ] {
             scrape.gauge(name, help, gauge(count))?;
         }
@@ -123,8 +141,14 @@ impl Collector for UplinkCollector {
             ),
             (
                 "edge_refused",
-                "Times that the centre asked this edge controller to write what it does not write",
+                "Times that the centre asked this edge controller to write what it does not write, or sent a plan that \
+                 breaks a rule",
                 &stats.refused,
+            ),
+            (
+                "edge_plan_transitions",
+                "Sets of changes of plans that this edge controller has taken in from replicas of the centre",
+                &stats.plan_transitions,
             ),
         ] {
             scrape.counter(name, help, counter(count))?;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Edge controllers, at both ends: the service of the centre that takes the objects of clusters and sends what is to be
-//! written there, and the uplink of an edge that sends those of its own cluster and writes.
+//! written there and plans of imports, and the uplink of an edge that sends the objects of its own cluster, writes, and
+//! keeps the plans.
 
 mod args;
 mod desk;
 mod downlink;
 mod metrics;
 mod objects;
+mod plan_desk;
+mod plan_file;
+mod plans;
 mod refusals;
 mod seats;
 mod service;
@@ -30,9 +34,11 @@ use crate::args::Args;
 use crate::mcs::{Executor, Leading, WriteCounts};
 pub(crate) use args::EdgeArgs;
 use desk::Desk;
-pub(crate) use downlink::send_work;
+pub(crate) use downlink::{send_plans, send_work};
 pub(crate) use metrics::{UplinkCollector, UplinkStats};
 use objects::Objects;
+pub(crate) use plan_desk::PlanDesk;
+pub(crate) use plans::EdgePlans;
 pub(crate) use seats::EdgeSeats;
 pub(crate) use service::federation;
 use uplink::Uplink;
@@ -40,8 +46,8 @@ use uplink::Uplink;
 /// Length of the queue of events behind the uplink.
 const EVENTS: usize = 8;
 
-/// Starts to send the objects of this cluster to the centre. With a client it writes what the centre asks for. Returns
-/// the events of the source for the writer.
+/// Starts to send the objects of this cluster to the centre, and to take plans of imports. With a client it writes what
+/// the centre asks for. Returns the events of the source for the writer, and the plans.
 ///
 /// # Errors
 /// If a file of TLS cannot be used.
@@ -52,7 +58,7 @@ pub(crate) fn start_uplink(
     client: Option<Client>,
     registry: &mut Registry,
     vital: &Vital,
-) -> anyhow::Result<mpsc::Receiver<Event>> {
+) -> anyhow::Result<(mpsc::Receiver<Event>, Arc<PlanDesk>)> {
     let flags = &args.edge;
     let (security, files) = flags.identity().open("federation_tls")?;
     if let Some(files) = files {
@@ -88,8 +94,10 @@ pub(crate) fn start_uplink(
         };
         vital.spawn_endless("MCS objects of this cluster", executor.run());
     }
+    let plans = start_plans(args, &stats, vital);
     let uplink = Uplink {
         desk: writes.then_some(desk),
+        plans: Arc::clone(&plans),
         cluster: args.cluster.clone(),
         name: flags.name(),
         instance: RandomState::new().hash_one(()),
@@ -100,5 +108,18 @@ pub(crate) fn start_uplink(
     };
     let upstreams = flags.upstreams()?;
     vital.spawn_endless("streams to the centre", uplink.run(upstreams));
-    Ok(receiver)
+    Ok((receiver, plans))
+}
+
+/// The plans of imports, with those of an earlier process if there is a directory for them.
+fn start_plans(args: &Args, stats: &Arc<UplinkStats>, vital: &Vital) -> Arc<PlanDesk> {
+    let directory = args.clusters.state_dir.as_deref();
+    let path = directory.map(|directory| plan_file::path(directory, &args.cluster));
+    let saved = path.as_deref().and_then(plan_file::read);
+    let plans = PlanDesk::new(saved, Arc::clone(stats));
+    if let Some(path) = path {
+        let follow = plan_file::follow(path, Arc::clone(&plans), vital.ending.clone());
+        vital.spawn("file of plans", follow);
+    }
+    plans
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Refusals of an edge to write for the centre: counted, and each named once in the log.
+//! Refusals of an edge to do what the centre asks for: counted, and each named once in the log.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -15,13 +15,16 @@ const NAMED: usize = 1000;
 #[derive(Debug)]
 pub(super) struct Refusals {
     named: Mutex<BTreeSet<String>>,
+    /// What the log says.
+    message: &'static str,
     stats: Arc<UplinkStats>,
 }
 
 impl Refusals {
-    pub(super) fn new(stats: Arc<UplinkStats>) -> Self {
+    pub(super) fn new(stats: Arc<UplinkStats>, message: &'static str) -> Self {
         Self {
             named: Mutex::default(),
+            message,
             stats,
         }
     }
@@ -32,10 +35,7 @@ impl Refusals {
         let what = what.to_string();
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         if named.len() < NAMED && named.insert(what.clone()) {
-            tracing::warn!(
-                what,
-                "not written for the centre: not what an edge writes (logged once)"
-            );
+            tracing::warn!(what, "{}", self.message);
         }
     }
 }

@@ -65,6 +65,7 @@ impl Federation for EdgeService {
             messages: Box::pin(messages),
             answers: sender,
             writes: hello.writes,
+            plans: hello.plans.then_some(hello.plan_hashes),
             work,
         };
         self.seats.seat(&hello.cluster, stream)?;

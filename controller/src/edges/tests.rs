@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use portolan_catalog::{Kind, Object, ObjectChange, ObjectKey};
+use portolan_edge::plans::Plans;
 use portolan_listener::Limits;
 use portolan_proto::v1;
 use portolan_serve::{
@@ -26,6 +27,7 @@ use v1::federation_client::FederationClient;
 use super::*;
 use crate::mcs::{Work, Works};
 
+mod plans;
 mod work;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,6 +56,7 @@ struct Replica {
     stats: Arc<edge::Stats>,
     /// What is to be written.
     works: Works,
+    plans: EdgePlans,
     leading: watch::Sender<bool>,
     token: CancellationToken,
     serving: JoinHandle<()>,
@@ -83,14 +86,15 @@ impl Replica {
         let address = listener.local_addr().unwrap();
         let streams = seats.open(&"eu".into());
         let (leading, told) = watch::channel(is_leading);
-        let works = Works::default();
+        let (works, plans) = (Works::default(), EdgePlans::default());
         let (sink, events) = Sink::channel(4);
         let stats = Arc::new(edge::Stats::default());
         let options = edge::Options {
             guard: GuardConfig::default(),
             holds: Arc::default(),
             stats: Arc::clone(&stats),
-            send_work: send_work(&"eu".into(), works.clone(), Leading::told(told)),
+            send_work: send_work(&"eu".into(), works.clone(), Leading::told(told.clone())),
+            send_plans: send_plans(&"eu".into(), plans.clone(), Leading::told(told)),
         };
         let receive = edge::receive("eu".into(), streams, sink, options, token.clone());
         tokio::spawn(receive);
@@ -104,6 +108,7 @@ impl Replica {
             token,
             serving,
             works,
+            plans,
             leading,
             objects: BTreeSet::new(),
             changes: 0,
@@ -145,13 +150,24 @@ struct Edge {
     stats: Arc<UplinkStats>,
     /// What is to be written.
     work: watch::Receiver<Work>,
-    _uplink: JoinHandle<()>,
+    plans: Arc<PlanDesk>,
+    uplink: JoinHandle<()>,
     /// Events on their way to the writer.
     _passed: JoinHandle<()>,
 }
 
 impl Edge {
     fn start(replicas: &[&Replica]) -> Self {
+        Self::start_with(replicas, None)
+    }
+
+    /// One with plans of an earlier process.
+    fn start_with(replicas: &[&Replica], saved: Option<Plans>) -> Self {
+        Self::start_as(replicas, saved, 7)
+    }
+
+    /// One with the number of its process.
+    fn start_as(replicas: &[&Replica], saved: Option<Plans>, instance: u64) -> Self {
         let stats = Arc::new(UplinkStats::default());
         let desk = Desk::new(Arc::clone(&stats));
         let work = desk.work();
@@ -159,10 +175,12 @@ impl Edge {
         let (events, receiver) = mpsc::channel(4);
         let (reader, mut passed) = mpsc::channel(4);
         tokio::spawn(Arc::clone(&objects).tee(receiver, reader));
+        let plans = PlanDesk::new(saved, Arc::clone(&stats));
         let uplink = Uplink {
+            plans: Arc::clone(&plans),
             cluster: "eu".to_owned(),
             name: "one".to_owned(),
-            instance: 7,
+            instance,
             security: Security::Plaintext,
             objects,
             desk: Some(desk),
@@ -177,7 +195,8 @@ impl Edge {
             events,
             stats,
             work,
-            _uplink: tokio::spawn(uplink.run(upstreams.collect())),
+            plans,
+            uplink: tokio::spawn(uplink.run(upstreams.collect())),
             _passed: tokio::spawn(async move { while passed.recv().await.is_some() {} }),
         }
     }

@@ -30,6 +30,7 @@ use super::UplinkStats;
 use super::desk::{Desk, Place};
 use super::metrics::Current;
 use super::objects::{Objects, Stream};
+use super::plan_desk::{PlanDesk, PlanPlace};
 
 /// The time between two lookups of the centre's names.
 const LOOKUPS: Duration = Duration::from_secs(30);
@@ -56,6 +57,8 @@ pub(super) struct Uplink {
     pub(super) objects: Arc<Objects>,
     /// Where work goes; `None` if this edge writes nothing.
     pub(super) desk: Option<Arc<Desk>>,
+    /// Where plans go.
+    pub(super) plans: Arc<PlanDesk>,
     pub(super) silence: Silence,
     pub(super) stats: Arc<UplinkStats>,
 }
@@ -140,6 +143,7 @@ impl Uplink {
     ) -> Result<std::convert::Infallible, Ended> {
         let (channel, authorization) = dialer.connect(target).await?;
         let (messages, receiver) = mpsc::channel(1);
+        let (plans, plan_hashes) = self.plans.open();
         let hello = Message::Hello(v1::EdgeHello {
             version: VERSION,
             cluster: self.cluster.clone(),
@@ -147,6 +151,8 @@ impl Uplink {
             edge_version: env!("CARGO_PKG_VERSION").to_owned(),
             instance: self.instance,
             writes: self.desk.is_some(),
+            plans: true,
+            plan_hashes,
         });
         // The channel is empty, and its other end is here.
         let _ = messages.try_send(message(hello));
@@ -163,6 +169,8 @@ impl Uplink {
             since: Instant::now(),
             current: None,
             tasks: self.desk.as_ref().map(Tasks::new),
+            plans,
+            is_standby: false,
         };
         session.run(target).await
     }
@@ -211,11 +219,14 @@ struct Session<'a> {
     /// Present once the replica has taken in a listing.
     current: Option<Current>,
     tasks: Option<Tasks>,
+    plans: PlanPlace,
+    /// Whether another edge sends the objects, or has when this stream began.
+    is_standby: bool,
 }
 
 impl Session<'_> {
     async fn run(mut self, target: &Target) -> Result<std::convert::Infallible, Ended> {
-        let mut stream = self.welcome().await?;
+        let mut stream = self.welcome(target).await?;
         tracing::info!(%target, "sending the objects of this cluster to the centre");
         let mut ticks = interval(ALIVE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -245,14 +256,34 @@ impl Session<'_> {
         }
     }
 
-    /// Awaits the first answer.
-    async fn welcome(&mut self) -> Result<Stream, Ended> {
-        let answer = timeout(PATIENCE, self.answers.message()).await;
-        let answer =
-            answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no welcome in time")));
-        let Some(Answer::Welcome(welcome)) = self.message(answer)? else {
-            return Err(self.ended("the first answer is no welcome"));
-        };
+    /// Awaits the turn of this edge: at once, or while another one sends the objects. Plans come meanwhile.
+    async fn welcome(&mut self, target: &Target) -> Result<Stream, Ended> {
+        let late = || Err(Status::deadline_exceeded("no welcome in time"));
+        loop {
+            let next = self.answers.message();
+            let answer = match self.is_standby {
+                true => next.await,
+                false => timeout(PATIENCE, next).await.unwrap_or_else(|_| late()),
+            };
+            match self.message(answer)? {
+                Some(Answer::Welcome(welcome)) => return self.begin(&welcome),
+                Some(Answer::Standby(standby)) => {
+                    self.is_standby = true;
+                    let edge = standby.edge;
+                    tracing::info!(%target, edge, "another edge sends the objects of this cluster; waiting");
+                }
+                Some(message) if self.is_standby => _ = self.take(message)?,
+                // Of a newer version.
+                None if self.is_standby => {}
+                _ => return Err(self.ended("the first answer is no welcome")),
+            }
+        }
+    }
+
+    fn begin(&self, welcome: &v1::CentreWelcome) -> Result<Stream, Ended> {
+        if !welcome.plans {
+            self.plans.without_plans();
+        }
         let begun = self.uplink.objects.begin(&welcome.bucket_hashes);
         begun.map_err(|error| self.ended(&error.to_string()))
     }
@@ -291,18 +322,28 @@ impl Session<'_> {
         &mut self,
         answer: Result<Option<v1::CentreMessage>, Status>,
     ) -> Result<Option<u64>, Ended> {
-        let done = match (self.message(answer)?, &mut self.tasks) {
-            (Some(Answer::Accepted(accepted)), _) => return Ok(Some(accepted.number)),
-            (Some(Answer::Welcome(_)), _) => return Err(self.ended("a second welcome")),
-            (Some(Answer::Work(part)), Some(tasks)) => tasks.stage(part),
-            (Some(Answer::WorkCommit(commit)), Some(tasks)) => tasks.commit(&commit),
-            // Work that was not asked for, or a message of a newer version.
-            (Some(Answer::Work(_) | Answer::WorkCommit(_)) | None, _) => Ok(()),
-        };
-        match done {
-            Ok(()) => Ok(None),
-            Err(error) => Err(self.ended(&error.to_string())),
+        match self.message(answer)? {
+            Some(message) => self.take(message),
+            // Of a newer version.
+            None => Ok(None),
         }
+    }
+
+    fn take(&mut self, message: Answer) -> Result<Option<u64>, Ended> {
+        let done = match (message, &mut self.tasks) {
+            (Answer::Accepted(accepted), _) => return Ok(Some(accepted.number)),
+            (Answer::Welcome(_) | Answer::Standby(_), _) => {
+                return Err(self.ended("a second welcome"));
+            }
+            (Answer::Work(part), Some(tasks)) => tasks.stage(part).map_err(said),
+            (Answer::WorkCommit(commit), Some(tasks)) => tasks.commit(&commit).map_err(said),
+            // Work that was not asked for.
+            (Answer::Work(_) | Answer::WorkCommit(_), None) => Ok(()),
+            (Answer::Plans(part), _) => self.plans.stage(part).map_err(said),
+            (Answer::PlanCommit(commit), _) => self.plans.commit(&commit).map_err(said),
+        };
+        done.map_err(|error| self.ended(&error))?;
+        Ok(None)
     }
 
     fn message(
@@ -320,15 +361,19 @@ impl Session<'_> {
     }
 
     fn ended(&self, reason: &str) -> Ended {
-        let end = match self.current {
-            Some(_) => End::Broken {
+        let end = match self.current.is_some() || self.is_standby {
+            true => End::Broken {
                 lasted: self.since.elapsed() >= LASTED,
             },
-            None => End::Refused,
+            false => End::Refused,
         };
         let reason = Some(reason.to_owned());
         Ended { end, reason }
     }
+}
+
+fn said(error: impl fmt::Display) -> String {
+    error.to_string()
 }
 
 fn message(message: Message) -> v1::EdgeMessage {

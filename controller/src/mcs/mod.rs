@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 
 use crate::args::Args;
 use crate::clusters::Members;
+use crate::edges::EdgePlans;
 use crate::writer::McsPlanner;
 
 pub(crate) use executor::Executor;
@@ -29,6 +30,7 @@ pub(crate) use works::{Work, Works};
 #[derive(Debug)]
 pub(crate) struct Mcs {
     works: Works,
+    plans: EdgePlans,
     leading: Leading,
     counts: WriteCounts,
 }
@@ -45,6 +47,7 @@ impl Mcs {
     ) -> anyhow::Result<Self> {
         Ok(Self {
             works: Works::default(),
+            plans: EdgePlans::default(),
             leading: Leading::start(args, vital).await?,
             counts: WriteCounts::register(registry),
         })
@@ -54,6 +57,7 @@ impl Mcs {
     pub(crate) fn alone() -> Self {
         Self {
             works: Works::default(),
+            plans: EdgePlans::default(),
             leading: Leading::always(),
             counts: WriteCounts::default(),
         }
@@ -64,8 +68,13 @@ impl Mcs {
         McsPlanner::new(self.works.clone(), self.leading.clone())
     }
 
-    /// The half that writes.
+    /// Plans for edge controllers.
+    pub(crate) fn plans(&self) -> EdgePlans {
+        self.plans.clone()
+    }
+
+    /// The half that writes, or has edges write.
     pub(crate) fn members(self) -> Members {
-        Members::new(self.works, self.leading, self.counts)
+        Members::new((self.works, self.plans), self.leading, self.counts)
     }
 }

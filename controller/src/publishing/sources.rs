@@ -19,7 +19,7 @@ use crate::cluster::{ClusterMetrics, ClusterWatch};
 use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, Home, Members, Supervisor};
 use crate::edges::start_uplink;
 use crate::mcs::Mcs;
-use crate::writer::{ClusterChange, Inbox};
+use crate::writer::{Centre, ClusterChange, Inbox};
 
 /// Length of the queue of events from the source to the writer.
 const EVENTS: usize = 64;
@@ -27,7 +27,7 @@ const EVENTS: usize = 64;
 const DOUBTS_PAUSE: Duration = Duration::from_secs(1);
 
 impl Publishing {
-    /// Starts the source, and returns the inbox of its events.
+    /// Starts the source, and returns the inbox of its events, and at an edge controller the plans of its centre.
     pub(super) async fn start_source(
         &mut self,
         args: &Args,
@@ -36,7 +36,7 @@ impl Publishing {
         stats: &Arc<kubernetes::Stats>,
         registry: &mut Registry,
         vital: &Vital,
-    ) -> anyhow::Result<Inbox> {
+    ) -> anyhow::Result<(Inbox, Option<Centre>)> {
         let Some(cluster) = args.cluster() else {
             let (changes, inbox) = Inbox::several();
             let sources = Arc::clone(&self.sources);
@@ -50,7 +50,7 @@ impl Publishing {
             let supervisor =
                 supervisor.with_edges(self.edges.clone(), args.clusters.state_dir.is_some());
             vital.spawn("clusters", supervisor.run(vital.ending.clone()));
-            return Ok(inbox);
+            return Ok((inbox, None));
         };
         let (sink, events) = Sink::channel(EVENTS);
         let mut writer = None;
@@ -86,14 +86,14 @@ impl Publishing {
             // A relay has no objects, and several clusters have sources of their own.
             Source::Controller | Source::Clusters => {}
         }
-        let events = if args.edge.is_on() {
-            let source = Arc::clone(stats);
-            let silence = move || source.silence();
-            start_uplink(args, events, silence, writer, registry, vital)?
-        } else {
-            events
-        };
-        Ok(Inbox::single(cluster, events))
+        if !args.edge.is_on() {
+            return Ok((Inbox::single(cluster, events), None));
+        }
+        let source = Arc::clone(stats);
+        let silence = move || source.silence();
+        let (events, plans) = start_uplink(args, events, silence, writer, registry, vital)?;
+        let centre = Centre::new(Arc::clone(&cluster), args.edge.ranges(), plans);
+        Ok((Inbox::single(cluster, events), Some(centre)))
     }
 }
 

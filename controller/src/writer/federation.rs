@@ -3,6 +3,7 @@
 //! Inputs of imports that depend on time, or are kept over restarts: states of clusters, virtual
 //! addresses, drains.
 
+mod edges;
 mod gateways;
 mod planning;
 
@@ -17,12 +18,13 @@ use portolan_federate::state::{Fleet, Phase, Settings, Status, may_serve_without
 use portolan_federate::vip::{Allocation, Claim, Range, Vips};
 use portolan_model::Family;
 use portolan_policy::{Cluster, Drain, Loss, Objects, Overlap, overlaps};
-use portolan_select::{ClusterState, GatewayPorts, Kept, Pipeline, Wanted, import_key};
+use portolan_select::{ClusterState, GatewayPorts, Kept, Pipeline, PlanBook, Wanted, import_key};
 use tokio::time::Instant;
 
 use super::objects::McsPlanner;
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver, SourceContact};
 use crate::dns::ClusterNames;
+use crate::edges::EdgePlans;
 
 /// The time between two ticks.
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -42,6 +44,10 @@ pub(crate) struct Federated {
     mcs: McsPlanner,
     /// DNS of imports; `None` if it is off.
     names: Option<ClusterNames>,
+    /// Plans for edges; `None` if there are none.
+    plans: Option<EdgePlans>,
+    /// What the plans of each cluster were made of.
+    books: BTreeMap<Arc<str>, PlanBook>,
     objects: Objects,
     loss: Loss,
     fleet: Fleet,

@@ -12,6 +12,7 @@
 mod edges;
 mod losses;
 mod nodes;
+mod served;
 mod shares;
 mod world;
 

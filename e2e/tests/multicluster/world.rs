@@ -2,12 +2,13 @@
 
 //! Three clusters that export one Service.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
-use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{service, slice_of};
 use portolan_e2e::programs::{Source, edge};
@@ -49,21 +50,37 @@ pub(crate) struct World {
     loss: Value,
     /// The edge controllers of the clusters that have one, by their number.
     edges: BTreeMap<usize, Process>,
-    has_edges: bool,
+    served_by: ServedBy,
+}
+
+/// The controller that clusters but the first get their tables from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ServedBy {
+    /// The centre, which reads their files too.
+    Centre,
+    /// The centre, which edge controllers send the objects to.
+    CentreOfEdges,
+    /// Their own edge controllers.
+    Edges,
 }
 
 impl World {
     /// Clusters with these numbers of pods, a TrafficPolicy and rules of loss. All agents are ready.
     pub(crate) fn new(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
-        Self::start(pods, traffic, loss, false)
+        Self::start(pods, traffic, loss, ServedBy::Centre)
     }
 
     /// The same where all clusters but the first have edge controllers.
     pub(crate) fn with_edges(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
-        Self::start(pods, traffic, loss, true)
+        Self::start(pods, traffic, loss, ServedBy::CentreOfEdges)
     }
 
-    fn start(pods: [usize; 3], traffic: Value, loss: Value, has_edges: bool) -> Self {
+    /// The same where the agents of these clusters have their tables from the edges.
+    pub(crate) fn served_by_edges(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
+        Self::start(pods, traffic, loss, ServedBy::Edges)
+    }
+
+    fn start(pods: [usize; 3], traffic: Value, loss: Value, served_by: ServedBy) -> Self {
         let files = TempDir::new().unwrap();
         let rig = Rig::new(RigConfig {
             nodes: 3,
@@ -89,14 +106,14 @@ impl World {
             traffic,
             loss,
             edges: BTreeMap::new(),
-            has_edges,
+            served_by,
         };
         for number in 0..CLUSTERS.len() {
             std::fs::create_dir(world.directory(number)).unwrap();
             world.web(number, world.pods[number].len(), &[]);
         }
         world.policy(&json!({}));
-        if has_edges {
+        if served_by != ServedBy::Centre {
             for number in 1..CLUSTERS.len() {
                 world.start_edge(number, "edge-1");
             }
@@ -108,13 +125,39 @@ impl World {
     /// Starts an edge controller of a cluster, which reads the cluster's directory.
     pub(crate) fn start_edge(&mut self, number: usize, name: &str) {
         let source = Source::Files(self.directory(number));
-        let port = EDGE_PORTS + 2 * u16::try_from(number).unwrap();
         let who = (CLUSTERS[number], name);
+        let port = Self::edge_port(number);
         let mut command = edge(&source, port, who, self.cluster.agents_address()).unwrap();
+        let state = self
+            .files
+            .path()
+            .join(format!("state-{}", CLUSTERS[number]));
+        command.arg(format!("--state-dir={}", state.display()));
+        command.arg("--federation-address-range=10.112.0.0/16,fd00:112::/108");
         let namespace = self.cluster.control().namespace();
         let log = format!("{}-{name}", CLUSTERS[number]);
         let edge = Process::spawn(namespace, &log, &mut command, self.cluster.directory());
         self.edges.insert(number, edge.unwrap());
+    }
+
+    fn edge_port(number: usize) -> u16 {
+        EDGE_PORTS + 2 * u16::try_from(number).unwrap()
+    }
+
+    /// A dump of the edge controller of a cluster; null while there is none.
+    pub(crate) fn edge_debug(&self, number: usize, dump: &str) -> Value {
+        let namespace = self.cluster.control().namespace();
+        let port = Self::edge_port(number) + 1;
+        let text = http_get(namespace, port, &format!("/debug/{dump}"));
+        text.map_or(Value::Null, |text| {
+            serde_json::from_str(&text).unwrap_or_default()
+        })
+    }
+
+    /// The metrics of the edge controller of a cluster; empty while there is none.
+    pub(crate) fn edge_metrics(&self, number: usize) -> String {
+        let namespace = self.cluster.control().namespace();
+        http_get(namespace, Self::edge_port(number) + 1, "/metrics").unwrap_or_default()
     }
 
     /// The edge controller of a cluster.
@@ -124,8 +167,14 @@ impl World {
 
     fn start_agents(&mut self) {
         for (number, name) in CLUSTERS.iter().enumerate() {
-            let flag = format!("--cluster={name}");
-            self.cluster.start_agent_with(number, &[&flag]).unwrap();
+            let mut controller = self.cluster.agents_address();
+            if self.served_by == ServedBy::Edges && number > 0 {
+                controller.set_port(Self::edge_port(number));
+            }
+            let add = |command: &mut Command| _ = command.arg(format!("--cluster={name}"));
+            self.cluster
+                .start_agent_of(controller, number, add)
+                .unwrap();
         }
         for number in 0..CLUSTERS.len() {
             self.cluster.wait_until_ready(number).unwrap();
@@ -156,7 +205,7 @@ impl World {
                 "podCIDRs": [node.pod_range_v4(), node.pod_range_v6()],
                 "clusterSetIPs": ["10.112.0.0/16", "fd00:112::/108"],
             });
-            let access = match self.has_edges && number > 0 {
+            let access = match self.served_by != ServedBy::Centre && number > 0 {
                 true => json!({"edge": {}}),
                 false => json!({"files": [self.directory(number)]}),
             };
@@ -205,7 +254,12 @@ impl World {
 
     /// The shares of clusters in the import of `eu-1`, IPv4 and TCP, in permille.
     pub(crate) fn permille(&self) -> BTreeMap<String, u64> {
-        Self::permille_of(&self.import("eu-1"))
+        self.permille_in("eu-1")
+    }
+
+    /// The same in any cluster.
+    pub(crate) fn permille_in(&self, cluster: &str) -> BTreeMap<String, u64> {
+        Self::permille_of(&self.import(cluster))
     }
 
     fn permille_of(answer: &Value) -> BTreeMap<String, u64> {
@@ -270,6 +324,11 @@ impl World {
 
     /// Asks until the load is stopped or has reached its limit.
     pub(crate) fn load(&self, limit: u64, pause: Duration) -> Load {
+        let vip = self.vip("eu-1", Family::V4);
+        Self::load_from(&self.visitor, vip, limit, pause)
+    }
+
+    fn load_from(visitor: &EchoPod, vip: SocketAddr, limit: u64, pause: Duration) -> Load {
         let config = LoadConfig {
             protocol: Protocol::Tcp,
             workers: WORKERS,
@@ -277,21 +336,33 @@ impl World {
             pause,
             ..LoadConfig::default()
         };
-        let vip = self.vip("eu-1", Family::V4);
-        Load::start(&self.visitor.pod, &[vip], config).unwrap()
+        Load::start(&visitor.pod, &[vip], config).unwrap()
     }
 
     /// The share of each cluster in [`CONNECTIONS`] connections from a pod of `eu-1`, in percent. None fails.
     pub(crate) fn measured(&self) -> [f64; 3] {
-        let load = self.load(CONNECTIONS, Duration::ZERO);
+        Self::percent(&Self::measured_from(
+            &self.visitor,
+            self.vip("eu-1", Family::V4),
+        ))
+    }
+
+    /// How many of [`CONNECTIONS`] connections from a pod to the address of an import there each pod answers.
+    fn measured_from(visitor: &EchoPod, vip: SocketAddr) -> BTreeMap<String, u64> {
+        let load = Self::load_from(visitor, vip, CONNECTIONS, Duration::ZERO);
         wait_for("all connections", PATIENT, || {
             (load.answered() + load.failed() as u64 >= CONNECTIONS).then_some(())
         })
         .unwrap();
         let report = load.stop();
         assert_eq!(report.failures.len(), 0, "{:?}", report.failures);
+        report.by_name.into_iter().collect()
+    }
+
+    /// The share of each cluster in the connections that pods answered, in percent.
+    fn percent(by_name: &BTreeMap<String, u64>) -> [f64; 3] {
         CLUSTERS.map(|name| {
-            let answers = report.by_name.iter();
+            let answers = by_name.iter();
             let of_cluster = answers.filter(|(pod, _)| pod.starts_with(name));
             let count: u64 = of_cluster.map(|(_, count)| count).sum();
             100.0 * count as f64 / CONNECTIONS as f64
@@ -300,7 +371,21 @@ impl World {
 
     /// Measures shares, which must be the expected ones to within four standard deviations and a little.
     pub(crate) fn check_shares(&self, expected: [f64; 3]) {
-        let found = self.measured();
+        Self::check(self.measured(), expected);
+    }
+
+    /// The same from any pod, to the address of an import there. Returns the pods that answered.
+    pub(crate) fn check_shares_from(
+        visitor: &EchoPod,
+        vip: SocketAddr,
+        expected: [f64; 3],
+    ) -> BTreeSet<String> {
+        let by_name = Self::measured_from(visitor, vip);
+        Self::check(Self::percent(&by_name), expected);
+        by_name.into_keys().collect()
+    }
+
+    fn check(found: [f64; 3], expected: [f64; 3]) {
         for (found, expected) in found.into_iter().zip(expected) {
             let part = expected / 100.0;
             let deviation = 100.0 * (part * (1.0 - part) / CONNECTIONS as f64).sqrt();

@@ -13,6 +13,27 @@ use super::Catalog;
 use crate::{ObjectKey, Service};
 
 impl Catalog {
+    /// A Service of the cluster that was given an address, by the API server or by a load balancer; the first by
+    /// namespace and name. External IPs, which any author of a Service may write, do not count, nor do imports.
+    #[must_use]
+    pub fn service_given_address(&self, cluster: &Arc<str>, address: IpAddr) -> Option<ObjectKey> {
+        let objects = self.clusters.get(cluster)?;
+        let claimants = objects.claims.of_address(address);
+        let keys = claimants.map(|(namespace, name)| ObjectKey {
+            cluster: Arc::clone(cluster),
+            namespace: Arc::clone(namespace),
+            name: Arc::clone(name),
+        });
+        let given = keys.filter(|key| {
+            let service = self.service(key);
+            service.is_some_and(|service| {
+                let mut given = service.cluster_ips.iter().chain(&service.load_balancer_ips);
+                given.any(|ip| *ip == address)
+            })
+        });
+        given.min()
+    }
+
     /// The ports of a virtual address that Services claim, with or without success.
     #[must_use]
     pub fn claims_on(&self, cluster: &Arc<str>, address: IpAddr) -> BTreeSet<(u16, Protocol)> {

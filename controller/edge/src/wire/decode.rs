@@ -134,14 +134,19 @@ fn service(key: ObjectKey, from: &v1::EdgeService) -> Result<Service> {
 }
 
 fn scheduling(from: &v1::EdgeService) -> Result<Scheduling> {
-    if from.scheduler.len() > MAX_SCHEDULER {
-        return Err(WireError::new("service.scheduler", "too long"));
-    }
     let flags = from.scheduler_flags;
     Ok(Scheduling {
-        scheduler: (!from.scheduler.is_empty()).then(|| from.scheduler.as_str().into()),
+        scheduler: scheduler("service.scheduler", &from.scheduler)?,
         flags: flags.map(portolan_model::ipvs::Flags),
     })
+}
+
+/// The name of a scheduler; `None` if it is empty.
+pub(crate) fn scheduler(field: &'static str, text: &str) -> Result<Option<Arc<str>>> {
+    if text.len() > MAX_SCHEDULER {
+        return Err(WireError::new(field, "too long"));
+    }
+    Ok((!text.is_empty()).then(|| text.into()))
 }
 
 fn slice(key: ObjectKey, from: &v1::EdgeSlice) -> Result<EndpointSlice> {
@@ -165,7 +170,7 @@ fn slice(key: ObjectKey, from: &v1::EdgeSlice) -> Result<EndpointSlice> {
 }
 
 fn endpoint(family: Family, from: &v1::EdgeEndpoint) -> Result<Endpoint> {
-    let address = ip("slice.endpoints.address", &from.address)?;
+    let address = decode_ip("slice.endpoints.address", &from.address)?;
     if Family::of(address) != family {
         let why = "of the other family";
         return Err(WireError::new("slice.endpoints.address", why));
@@ -267,7 +272,7 @@ pub(super) fn labels(from: &[v1::EdgeLabel]) -> BTreeMap<String, String> {
     from.iter().map(pair).collect()
 }
 
-pub(super) fn name(field: &'static str, text: &str) -> Result<Arc<str>> {
+pub(crate) fn name(field: &'static str, text: &str) -> Result<Arc<str>> {
     if text.len() > MAX_NAME {
         return Err(WireError::new(
             field,
@@ -277,7 +282,7 @@ pub(super) fn name(field: &'static str, text: &str) -> Result<Arc<str>> {
     Ok(text.into())
 }
 
-pub(super) fn number(field: &'static str, port: u32) -> Result<u16> {
+pub(crate) fn number(field: &'static str, port: u32) -> Result<u16> {
     let good = u16::try_from(port).ok().filter(|port| *port > 0);
     good.ok_or_else(|| WireError::range(field, port))
 }
@@ -287,7 +292,7 @@ fn weight(field: &'static str, weight: u32) -> Result<u32> {
     good.ok_or_else(|| WireError::range(field, weight))
 }
 
-fn affinity(seconds: Option<u32>) -> Result<Option<u32>> {
+pub(crate) fn affinity(seconds: Option<u32>) -> Result<Option<u32>> {
     match seconds {
         Some(seconds) if !(1..=MAX_AFFINITY).contains(&seconds) => {
             Err(WireError::range("affinity_seconds", seconds))
@@ -304,10 +309,10 @@ fn policy(is_local: bool) -> TrafficPolicy {
 }
 
 pub(super) fn ips(field: &'static str, all: &[Vec<u8>]) -> Result<Vec<IpAddr>> {
-    all.iter().map(|octets| ip(field, octets)).collect()
+    all.iter().map(|octets| decode_ip(field, octets)).collect()
 }
 
-fn ip(field: &'static str, octets: &[u8]) -> Result<IpAddr> {
+pub(crate) fn decode_ip(field: &'static str, octets: &[u8]) -> Result<IpAddr> {
     let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
     let any = v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from));
     any.map_err(|_| WireError::new(field, format!("{} bytes are no address", octets.len())))
@@ -317,7 +322,7 @@ fn network(from: &v1::Network) -> Result<IpNet> {
     const FIELD: &str = "service.source_ranges";
     let address = match &from.network {
         Some(v1::network::Network::V4(bits)) => IpAddr::V4((*bits).into()),
-        Some(v1::network::Network::V6(octets)) => ip(FIELD, octets)?,
+        Some(v1::network::Network::V6(octets)) => decode_ip(FIELD, octets)?,
         None => return Err(WireError::new(FIELD, "of an unknown family")),
     };
     let length = u8::try_from(from.prefix_length).ok();
@@ -333,7 +338,7 @@ pub(super) fn family(field: &'static str, number: i32) -> Result<Family> {
     }
 }
 
-pub(super) fn protocol(number: i32) -> Result<Protocol> {
+pub(crate) fn protocol(number: i32) -> Result<Protocol> {
     match v1::Protocol::try_from(number) {
         Ok(v1::Protocol::Tcp) => Ok(Protocol::Tcp),
         Ok(v1::Protocol::Udp) => Ok(Protocol::Udp),

@@ -204,11 +204,11 @@ pub(super) fn encode_labels(labels: &BTreeMap<String, String>) -> Vec<v1::EdgeLa
     labels.iter().map(label).collect()
 }
 
-pub(super) fn encode_ips(ips: &[IpAddr]) -> Vec<Vec<u8>> {
+pub(crate) fn encode_ips(ips: &[IpAddr]) -> Vec<Vec<u8>> {
     ips.iter().copied().map(encode_ip).collect()
 }
 
-fn encode_ip(ip: IpAddr) -> Vec<u8> {
+pub(crate) fn encode_ip(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().into(),
         IpAddr::V6(ip) => ip.octets().into(),
@@ -233,7 +233,7 @@ pub(super) fn encode_family(family: Family) -> v1::Family {
     }
 }
 
-fn encode_protocol(protocol: Protocol) -> v1::Protocol {
+pub(crate) fn encode_protocol(protocol: Protocol) -> v1::Protocol {
     match protocol {
         Protocol::Tcp => v1::Protocol::Tcp,
         Protocol::Udp => v1::Protocol::Udp,

@@ -13,12 +13,12 @@ pub struct WireError {
 }
 
 impl WireError {
-    pub(super) fn new(field: &'static str, why: impl Into<String>) -> Self {
+    pub(crate) fn new(field: &'static str, why: impl Into<String>) -> Self {
         let why = why.into();
         Self { field, why }
     }
 
-    pub(super) fn range(field: &'static str, number: u32) -> Self {
+    pub(crate) fn range(field: &'static str, number: u32) -> Self {
         Self::new(field, format!("{number} is out of range"))
     }
 }

@@ -10,6 +10,8 @@ mod encode;
 mod error;
 mod import;
 
+pub(crate) use decode::{affinity, decode_ip, name, number, protocol, scheduler};
 pub use decode::{decode, decode_id};
 pub use encode::{encode, encode_id, encode_kind};
+pub(crate) use encode::{encode_ip, encode_ips, encode_protocol};
 pub use error::WireError;

@@ -10,10 +10,10 @@ use ipnet::IpNet;
 use portolan_director::read::Path;
 use portolan_model::Family;
 
-use crate::PolicyError;
 use crate::faults::Faults;
 use crate::selector::Selector;
 use crate::spec::{AddressType, GatewaySpec, NetworkMode, NetworkSpec};
+use crate::{Fault, PolicyError};
 
 /// The networks of a cluster. None has bits of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,13 +115,23 @@ pub enum NotAdmitted {
 }
 
 impl Network {
+    /// Whether an address is unspecified, loopback, link-local, multicast, broadcast, or IPv4 within IPv6.
+    #[must_use]
+    pub fn is_special(address: IpAddr) -> bool {
+        let of_family = match address {
+            IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
+        };
+        of_family || address.is_unspecified() || address.is_loopback() || address.is_multicast()
+    }
+
     /// Whether an endpoint with this address may be exported: it lies in the networks of pods, or
     /// for host-network pods of nodes, and is no virtual address.
     ///
     /// # Errors
     /// Why it may not.
     pub fn admits(&self, address: IpAddr) -> Result<(), NotAdmitted> {
-        if is_special(address) {
+        if Self::is_special(address) {
             return Err(NotAdmitted::Special);
         }
         let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
@@ -156,6 +166,43 @@ impl Network {
         ranges
             .find(|range| Family::of(range.addr()) == family)
             .copied()
+    }
+
+    /// The networks that a spec describes.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn of(spec: &NetworkSpec) -> Result<Self, Vec<Fault>> {
+        let mut faults = Faults::default();
+        let network = Self::new(spec, &Path::default(), &mut faults);
+        faults.into_result(network)
+    }
+
+    /// A spec that describes it: [`Self::of`] gives these networks again.
+    #[must_use]
+    pub fn to_spec(&self) -> NetworkSpec {
+        // All fields by name: a new one must be handled here.
+        let Self {
+            mode,
+            pods,
+            nodes,
+            services,
+            cluster_set_ips,
+            gateway,
+        } = self;
+        let texts = |networks: &[IpNet]| networks.iter().map(IpNet::to_string).collect();
+        NetworkSpec {
+            mode: *mode,
+            pod_cidrs: texts(pods),
+            node_cidrs: texts(nodes),
+            service_cidrs: texts(services),
+            cluster_set_ips: texts(cluster_set_ips),
+            gateway: gateway.as_ref().map(|gateway| GatewaySpec {
+                nodes: gateway.nodes.to_spec(),
+                address: gateway.address,
+                ports: gateway.ports.to_string(),
+            }),
+        }
     }
 
     pub(crate) fn new(spec: &NetworkSpec, path: &Path, faults: &mut Faults) -> Self {
@@ -235,14 +282,6 @@ fn gateway_of(spec: &GatewaySpec, path: &Path, faults: &mut Faults) -> Gateway {
     }
 }
 
-fn is_special(address: IpAddr) -> bool {
-    let of_family = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
-        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
-    };
-    of_family || address.is_unspecified() || address.is_loopback() || address.is_multicast()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,6 +319,21 @@ mod tests {
             let address: IpAddr = address.parse().unwrap();
             assert_eq!(network.admits(address), expected, "{address}");
         }
+    }
+
+    #[test]
+    fn a_spec_made_of_networks_gives_them_again() {
+        let text = r#"{"mode": "Gateway", "podCIDRs": ["10.1.0.0/16", "fd00:1::/32"], "nodeCIDRs": ["192.168.1.0/24"],
+            "serviceCIDRs": ["10.96.0.0/16"], "clusterSetIPs": ["10.112.0.0/16"], "gateway": {"ports": "20000-29999",
+            "address": "ExternalIP", "nodes": {"names": ["a*", "b"], "matchLabels": {"edge": "true"},
+            "matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["x", "y"]},
+            {"key": "old", "operator": "DoesNotExist"}]}}}"#;
+        let spec: NetworkSpec = serde_json::from_str(text).unwrap();
+        let network = Network::of(&spec).unwrap();
+        let again = network.to_spec();
+        assert_eq!(Network::of(&again).unwrap(), network);
+        assert_eq!(again.gateway.unwrap().nodes.names, ["a*", "b"]);
+        assert!(Network::of(&NetworkSpec::default()).is_err());
     }
 
     #[test]

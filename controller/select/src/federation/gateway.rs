@@ -212,7 +212,8 @@ impl Federation {
         &mut self,
         catalog: &Catalog,
     ) -> Option<BTreeMap<Arc<str>, BTreeSet<PortName>>> {
-        if !std::mem::take(&mut self.ports_wanted) {
+        // A centre that is followed gives them.
+        if !std::mem::take(&mut self.ports_wanted) || self.given.is_some() {
             return None;
         }
         Some(self.wanted_ports(catalog))
@@ -234,6 +235,7 @@ impl Federation {
     pub(crate) fn set_gateway_ports(&mut self, cluster: &Arc<str>, ports: GatewayPorts) {
         let before = self.ports.remove(cluster).unwrap_or_default();
         if before != ports {
+            self.note_clusters();
             self.ports_changed = true;
             self.objects_changed = true;
             self.endpoints_changed = true;

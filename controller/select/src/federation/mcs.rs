@@ -92,6 +92,9 @@ impl Federation {
     /// Takes over what a cluster's ServiceImports record: virtual addresses, winners, exporting clusters. They are
     /// of this program, maybe of another replica.
     pub(crate) fn adopt(&mut self, catalog: &Catalog, cluster: &Arc<str>) {
+        if self.given.is_some() {
+            return;
+        }
         let observed = catalog.observed_imports(cluster);
         let own = observed.filter_map(|import| Some((&import.key, import.own.as_deref()?)));
         let mut ports = self.gateway_ports().get(cluster).cloned();

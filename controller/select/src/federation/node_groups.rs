@@ -41,6 +41,7 @@ impl Federation {
     pub(super) fn renew_groups(&mut self, catalog: &Catalog, dirty: &mut DirtySet) {
         let mut clusters: BTreeSet<Arc<str>> = &self.grouped & &dirty.hosts;
         if std::mem::take(&mut self.groups_stale) {
+            self.note_clusters();
             clusters.extend(std::mem::take(&mut self.grouped));
             let names = self.objects.clusters.keys().map(|name| Arc::from(&**name));
             let grouped = names.filter(|name| !self.narrowing(catalog, name).is_empty());
@@ -53,7 +54,7 @@ impl Federation {
     }
 
     /// The policies that say which nodes of a cluster get virtual addresses.
-    fn narrowing(&self, catalog: &Catalog, cluster: &Arc<str>) -> Vec<&ImportPolicy> {
+    pub(super) fn narrowing(&self, catalog: &Catalog, cluster: &Arc<str>) -> Vec<&ImportPolicy> {
         let policies = self.objects.imports.values();
         let policies = policies.filter(|policy| policy.narrows());
         let Some(object) = self.objects.clusters.get(&**cluster) else {

@@ -3,20 +3,23 @@
 //! The parts of an import's records.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, ObjectKey, Service, ServicePort, TrafficPolicy};
-use portolan_federate::gateway::{Path, path};
+use portolan_catalog::{Catalog, EndpointRef, ObjectKey, Service, ServicePort, TrafficPolicy};
+use portolan_federate::gateway::{Path, PortName, path};
 use portolan_federate::imports::ImportHere;
 use portolan_federate::merge::{Affinity, ImportKind, ImportPort};
-use portolan_model::Family;
+use portolan_model::{Family, NodeKey};
 use portolan_policy::Cluster;
 use portolan_policy::spec::LastResort;
 
 use super::export::{admitted, port_of};
 use super::gateway::port_name;
-use super::{Federation, exported_service, needs_address, service_key};
-use crate::project::{Exporter, Exporters, Imported, OfFamily, is_settled, project_import};
+use super::{Federation, exported_service, given, needs_address, service_key};
+use crate::project::{
+    Exported, Exporter, Exporters, Imported, OfFamily, is_settled, project_import,
+};
 use crate::{Projection, SelectConfig};
 
 impl Federation {
@@ -38,8 +41,7 @@ impl Federation {
             node_port: None,
         });
         // What only the importing side can apply comes from the winner, as its other fields do.
-        let winner = self.winner(here).and_then(|key| catalog.service(&key));
-        let winner = winner.unwrap_or_else(|| Service::new(key.clone()));
+        let winner = self.annotated(catalog, key, here);
         Some(Service {
             cluster_ips: ips,
             ports: ports.collect(),
@@ -54,6 +56,20 @@ impl Federation {
             },
             ..Service::annotated_as(&winner, key.clone())
         })
+    }
+
+    /// A Service with the settings that annotations of the winning cluster's give an import.
+    pub(super) fn annotated(
+        &self,
+        catalog: &Catalog,
+        key: &ObjectKey,
+        here: &ImportHere,
+    ) -> Service {
+        let winner = match &self.given {
+            Some(given) => given.annotated(key),
+            None => self.winner(here).and_then(|key| catalog.service(&key)),
+        };
+        winner.unwrap_or_else(|| Service::new(key.clone()))
     }
 
     /// The Service of the winning cluster.
@@ -135,7 +151,7 @@ impl Federation {
 
     /// The clusters that expose a port of an import, by name.
     fn exporters<'c>(
-        &self,
+        &'c self,
         catalog: &'c Catalog,
         import: &Imported<'_>,
         port: &ImportPort,
@@ -158,8 +174,7 @@ impl Federation {
                 find(&mut found, name);
             }
             // Lost clusters settle nothing, so if all are lost the states of all of them count.
-            if extent == Extent::Deciding && is_settled(catalog, import, found.values(), index + 1)
-            {
+            if extent == Extent::Deciding && is_settled(import, found.values(), index + 1) {
                 let all = found.into_values().collect();
                 return Exporters { all, keeps };
             }
@@ -182,29 +197,46 @@ impl Federation {
     }
 
     fn exporter<'c>(
-        &self,
+        &'c self,
         catalog: &'c Catalog,
-        (importing, here): (&str, &ImportHere),
+        (importing, here): (&Arc<str>, &ImportHere),
         port: &ImportPort,
         name: &Arc<str>,
     ) -> Option<Exporter<'c>> {
         let source = here.sources.get(name)?;
         let cluster = self.objects.clusters.get(&**name)?;
-        let id = port.clusters.get(cluster.id.as_str())?;
+        let id = Arc::clone(port.clusters.get(cluster.id.as_str())?);
         let service = service_key(name, source);
         let state = self.states.get(name).copied()?;
-        let importing = self.objects.clusters.get(importing)?;
+        if let Some(given) = &self.given
+            && importing != name
+        {
+            let plan = given.service(&service)?;
+            return Some(given::exporter(plan, id, service, state, port));
+        }
+        let importing = self.objects.clusters.get(&**importing)?;
         let gateways = match path(importing, cluster).ok()? {
             Path::Pods => None,
             Path::Gateways => {
                 let port = port_name(&service, &port.port.name, port.port.protocol);
-                Some(self.gateways_for(importing, &port, name))
+                Some(self.zoned_gateways(catalog, importing, &port, name))
             }
         };
+        let are_zoned = here.import.traffic_distribution.is_some();
+        let endpoints = self.endpoints(catalog, cluster, &service, port);
+        let endpoints = endpoints.into_iter().map(|(address, endpoint)| {
+            let zone = || zone(catalog, &service.cluster, endpoint.node?);
+            let one = Exported {
+                endpoint,
+                weight: catalog.weight(&service, &endpoint),
+                zone: are_zoned.then(zone).flatten(),
+            };
+            (address, one)
+        });
         Some(Exporter {
-            id: Arc::clone(id),
+            id,
             gateways,
-            endpoints: self.endpoints(catalog, cluster, &service, port),
+            endpoints: endpoints.collect(),
             service,
             state,
         })
@@ -216,15 +248,48 @@ impl Federation {
         cluster: &Cluster,
         key: &ObjectKey,
         port: &ImportPort,
-    ) -> BTreeMap<std::net::SocketAddr, portolan_catalog::EndpointRef<'c>> {
+    ) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
         let Some(service) = catalog.service(key) else {
             return BTreeMap::new();
         };
-        let most = self.set.quota.endpoints_per_export;
         let port = port_of(&service, port);
-        let endpoints = port.map(|port| catalog.endpoints(&service, port));
-        admitted(&cluster.network, most, endpoints.unwrap_or_default())
+        port.map(|port| self.admitted(catalog, cluster, &service, port))
+            .unwrap_or_default()
     }
+
+    /// The endpoints of a port of a Service that imports may use.
+    pub(super) fn admitted<'c>(
+        &self,
+        catalog: &'c Catalog,
+        cluster: &Cluster,
+        service: &Service,
+        port: &ServicePort,
+    ) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
+        let most = self.set.quota.endpoints_per_export;
+        admitted(&cluster.network, most, catalog.endpoints(service, port))
+    }
+
+    /// The gateways of [`Self::gateways_for`], with the zones of their Nodes.
+    pub(super) fn zoned_gateways(
+        &self,
+        catalog: &Catalog,
+        importing: &Cluster,
+        port: &PortName,
+        exporting: &Arc<str>,
+    ) -> BTreeMap<SocketAddr, Option<Arc<str>>> {
+        let gateways = self.gateways_for(importing, port, exporting).into_iter();
+        let zoned = gateways.map(|(place, node)| (place, zone(catalog, exporting, &node)));
+        zoned.collect()
+    }
+}
+
+/// The zone of a node.
+pub(super) fn zone(catalog: &Catalog, cluster: &Arc<str>, node: &Arc<str>) -> Option<Arc<str>> {
+    let node = NodeKey {
+        cluster: Arc::clone(cluster),
+        name: Arc::clone(node),
+    };
+    catalog.node_info(&node)?.zone.clone()
 }
 
 /// Which clusters are looked at.

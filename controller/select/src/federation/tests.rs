@@ -4,6 +4,7 @@
 
 mod affinity;
 mod deciding;
+mod edges;
 mod gateways;
 mod names;
 mod node_groups;

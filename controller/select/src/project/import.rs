@@ -48,9 +48,19 @@ pub(crate) struct Exporter<'a> {
     /// Its state.
     pub(crate) state: ClusterState,
     /// The endpoints of the port that may be exported, by address.
-    pub(crate) endpoints: BTreeMap<SocketAddr, EndpointRef<'a>>,
-    /// The addresses of gateways that lead there, each with its Node, if pods are not reached themselves.
-    pub(crate) gateways: Option<BTreeMap<SocketAddr, Arc<str>>>,
+    pub(crate) endpoints: BTreeMap<SocketAddr, Exported<'a>>,
+    /// The addresses of gateways that lead there, each with the zone of its Node, if pods are not reached themselves.
+    pub(crate) gateways: Option<BTreeMap<SocketAddr, Option<Arc<str>>>>,
+}
+
+/// An endpoint of a cluster that exports it.
+#[derive(Debug, Clone)]
+pub(crate) struct Exported<'a> {
+    pub(crate) endpoint: EndpointRef<'a>,
+    /// Its own weight.
+    pub(crate) weight: u32,
+    /// The zone of its Node, if zones count.
+    pub(crate) zone: Option<Arc<str>>,
 }
 
 impl Exporter<'_> {
@@ -111,8 +121,8 @@ pub(crate) fn project_import(
         if !frontends.iter().any(|frontend| frontend.family() == family) {
             continue;
         }
-        let found = of_family(catalog, import, name.as_bytes(), family, exporters);
-        let own = own(catalog, import, &exporters.all, family);
+        let found = of_family(import, name.as_bytes(), family, exporters);
+        let own = own(import, &exporters.all, family);
         nodes.add_own(&own);
         if is_local {
             nodes.add_local(family, &own);
@@ -120,7 +130,7 @@ pub(crate) fn project_import(
                 available.insert(family);
             }
         } else {
-            let of_family = choose(catalog, import, &exporters.all, &found.shares);
+            let of_family = choose(import, &exporters.all, &found.shares);
             if of_family.iter().any(|one| one.is_gateway) {
                 masquerade(&mut frontends, family);
             }
@@ -181,7 +191,6 @@ fn is_serving(cluster: &shares::Cluster) -> bool {
 /// Whether some exporters decide about the shares in all families, so that the others need not be looked at.
 /// They are those of the first tiers, so many, and maybe others; not all of them are lost.
 pub(crate) fn is_settled<'e, 'a: 'e>(
-    catalog: &Catalog,
     import: &Imported<'_>,
     exporters: impl Iterator<Item = &'e Exporter<'a>> + Clone,
     tiers: usize,
@@ -193,21 +202,20 @@ pub(crate) fn is_settled<'e, 'a: 'e>(
             return true;
         }
         let found = Found::new(exporters.clone(), family, false);
-        let clusters = || found.clusters(catalog, exporters.clone(), family);
+        let clusters = || found.clusters(exporters.clone(), family);
         found.ready && import.here.traffic.is_settled(tiers, &clusters())
     })
 }
 
 /// The shares of a family.
 fn of_family(
-    catalog: &Catalog,
     import: &Imported<'_>,
     record: &[u8],
     family: Family,
     exporters: &Exporters<'_>,
 ) -> OfFamily {
     let found = Found::new(exporters.all.iter(), family, exporters.keeps);
-    let clusters = found.clusters(catalog, exporters.all.iter(), family);
+    let clusters = found.clusters(exporters.all.iter(), family);
     let record = ImportRecord {
         importing: import.importing,
         key: record,
@@ -243,7 +251,7 @@ impl Found {
             let state = found.state(exporter);
             let serves = state.step > 0 && !state.lost;
             let serves = serves && exporter.is_reached(family);
-            serves && of(exporter, family).any(|(_, endpoint)| endpoint.ready)
+            serves && of(exporter, family).any(|(_, one)| one.endpoint.ready)
         });
         found
     }
@@ -259,30 +267,24 @@ impl Found {
     /// The exporters as shares see them, by id.
     fn clusters<'e, 'a: 'e>(
         self,
-        catalog: &Catalog,
         exporters: impl Iterator<Item = &'e Exporter<'a>>,
         family: Family,
     ) -> BTreeMap<Arc<str>, shares::Cluster> {
         let clusters = exporters.map(|exporter| {
-            let cluster = self.cluster(catalog, exporter, family);
+            let cluster = self.cluster(exporter, family);
             (Arc::clone(&exporter.id), cluster)
         });
         clusters.collect()
     }
 
-    fn cluster(
-        self,
-        catalog: &Catalog,
-        exporter: &Exporter<'_>,
-        family: Family,
-    ) -> shares::Cluster {
+    fn cluster(self, exporter: &Exporter<'_>, family: Family) -> shares::Cluster {
         let state = self.state(exporter);
         let all = || of(exporter, family);
-        let is_usable = |endpoint: &EndpointRef<'_>| match self.ready {
-            true => endpoint.ready,
-            false => still_serving(endpoint),
+        let is_usable = |one: &Exported<'_>| match self.ready {
+            true => one.endpoint.ready,
+            false => still_serving(&one.endpoint),
         };
-        let expected = all().filter(|(_, endpoint)| !endpoint.terminating).count();
+        let expected = all().filter(|(_, one)| !one.endpoint.terminating).count();
         let mut cluster = shares::Cluster {
             expected: count(expected),
             step: state.step,
@@ -296,7 +298,7 @@ impl Found {
         if !exporter.is_reached(family) {
             return cluster;
         }
-        cluster.ready = count(all().filter(|(_, endpoint)| is_usable(endpoint)).count());
+        cluster.ready = count(all().filter(|(_, one)| is_usable(one)).count());
         if let Some(gateways) = &exporter.gateways {
             let of_family = gateways.keys();
             let of_family = of_family.filter(|address| Family::of(address.ip()) == family);
@@ -310,10 +312,10 @@ impl Found {
                 .collect();
             return cluster;
         }
-        let endpoints = all().map(|(address, endpoint)| shares::Endpoint {
+        let endpoints = all().map(|(address, one)| shares::Endpoint {
             address: *address,
-            weight: catalog.weight(&exporter.service, endpoint),
-            usable: is_usable(endpoint),
+            weight: one.weight,
+            usable: is_usable(one),
         });
         cluster.endpoints = endpoints.collect();
         cluster
@@ -323,7 +325,7 @@ impl Found {
 fn of<'e, 'a>(
     exporter: &'e Exporter<'a>,
     family: Family,
-) -> impl Iterator<Item = (&'e SocketAddr, &'e EndpointRef<'a>)> {
+) -> impl Iterator<Item = (&'e SocketAddr, &'e Exported<'a>)> {
     let all = exporter.endpoints.iter();
     all.filter(move |(address, _)| Family::of(address.ip()) == family)
 }
@@ -338,19 +340,18 @@ fn is_own(import: &Imported<'_>, exporter: &Exporter<'_>) -> bool {
 
 /// The importing cluster's own endpoints of a family.
 fn own<'a>(
-    catalog: &Catalog,
     import: &Imported<'_>,
     exporters: &[Exporter<'a>],
     family: Family,
 ) -> Vec<Candidate<'a>> {
     let own = exporters.iter().filter(|exporter| is_own(import, exporter));
     let own = own.flat_map(|exporter| {
-        of(exporter, family).map(|(address, endpoint)| Candidate {
+        of(exporter, family).map(|(address, one)| Candidate {
             destination: Destination {
                 address: *address,
-                weight: catalog.weight(&exporter.service, endpoint),
+                weight: one.weight,
             },
-            endpoint: *endpoint,
+            endpoint: one.endpoint,
         })
     });
     own.collect()
@@ -369,13 +370,13 @@ struct Chosen<'a> {
 }
 
 /// A gateway in place of an endpoint: it takes connections.
-fn at_gateway(address: SocketAddr, node: &Arc<str>) -> EndpointRef<'_> {
+fn at_gateway<'a>(address: SocketAddr) -> EndpointRef<'a> {
     EndpointRef {
         address: address.ip(),
         ready: true,
         serving: true,
         terminating: false,
-        node: Some(node),
+        node: None,
         pod: None,
         hostname: None,
         zone_hints: None,
@@ -385,7 +386,6 @@ fn at_gateway(address: SocketAddr, node: &Arc<str>) -> EndpointRef<'_> {
 
 /// The destinations that the shares chose, by address.
 fn choose<'e>(
-    catalog: &Catalog,
     import: &Imported<'_>,
     exporters: &'e [Exporter<'e>],
     shares: &Shares,
@@ -397,14 +397,19 @@ fn choose<'e>(
         };
         for (address, weight) in &share.weights {
             let gateways = exporter.gateways.as_ref();
-            let endpoint = match gateways {
-                None => exporter.endpoints.get(address).copied(),
-                Some(all) => all.get(address).map(|node| at_gateway(*address, node)),
+            let found = match gateways {
+                None => {
+                    let found = exporter.endpoints.get(address);
+                    found.map(|one| (one.endpoint, one.zone.clone()))
+                }
+                Some(all) => {
+                    let zone = all.get(address).cloned();
+                    zone.map(|zone| (at_gateway(*address), zone))
+                }
             };
-            let Some(endpoint) = endpoint else {
+            let Some((endpoint, zone)) = found else {
                 continue;
             };
-            let zone = zone(catalog, exporter, &endpoint);
             let is_ours = |zone: &Arc<str>| import.zones.contains(zone);
             let node = endpoint.node.filter(|_| is_own(import, exporter));
             let one = Chosen {
@@ -435,19 +440,6 @@ fn choose<'e>(
         }
     }
     chosen
-}
-
-/// The zone of an endpoint: that of its node.
-fn zone(
-    catalog: &Catalog,
-    exporter: &Exporter<'_>,
-    endpoint: &EndpointRef<'_>,
-) -> Option<Arc<str>> {
-    let node = portolan_model::NodeKey {
-        cluster: Arc::clone(&exporter.service.cluster),
-        name: Arc::clone(endpoint.node?),
-    };
-    catalog.node_info(&node)?.zone.clone()
 }
 
 /// The shared list, of destinations with hints of their own.

@@ -34,13 +34,22 @@ fn put(object: Object) -> ObjectChange {
 }
 
 /// Sends parts of work without end.
-fn sends_work(stream: &EdgeStream) -> Option<SendingWork> {
+fn sends_work(stream: &EdgeStream) -> Option<Sending> {
     let work = stream.work.clone();
     let part = Answer::Work(v1::CentreWork::default());
     let message = Some(part);
     let message = v1::CentreMessage { message };
     let sending = async move { while work.send(Ok(message.clone())).await.is_ok() {} };
-    stream.writes.then(|| Box::pin(sending) as SendingWork)
+    stream.writes.then(|| Box::pin(sending) as Sending)
+}
+
+/// Sends one part of plans to those that ask.
+fn sends_plans(stream: &EdgeStream) -> Option<Sending> {
+    let work = stream.work.clone();
+    let message = Some(Answer::Plans(v1::CentrePlans::default()));
+    let message = v1::CentreMessage { message };
+    let sending = async move { _ = work.send(Ok(message)).await };
+    stream.plans.is_some().then(|| Box::pin(sending) as Sending)
 }
 
 /// The centre's side of cluster `eu`.
@@ -70,6 +79,7 @@ impl Centre {
             holds: Arc::clone(&holds),
             stats: Arc::clone(&stats),
             send_work: Box::new(sends_work),
+            send_plans: Box::new(sends_plans),
         };
         let token = CancellationToken::new();
         let task = receive("eu".into(), receiver, sink, options, token);
@@ -98,7 +108,8 @@ impl Centre {
             version: "1".to_owned(),
             messages: Box::pin(ReceiverStream::new(receiver)),
             answers: sender,
-            writes: edge != "reader",
+            writes: edge != "reader" && !edge.starts_with("server"),
+            plans: edge.starts_with("server").then(Vec::new),
             work,
         };
         self.streams.send(stream).await.unwrap();
@@ -217,6 +228,51 @@ async fn a_listing_is_followed_by_changes() {
     edge.send(&mut outbox).await.unwrap();
     assert!(centre.changes().await.0.contains(&gone));
     assert_eq!(centre.stats.edge().as_deref(), Some("one"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn edges_that_serve_imports_wait_with_plans_and_one_takes_over() {
+    let (mut centre, mut objects) = (Centre::new(), outbox([namespace("shop")]));
+    let mut first = centre.connect("server-1").await;
+    first.welcome(&mut objects).await;
+    first.send(&mut objects).await.unwrap();
+    let waiting = |answer: Result<Answer, Status>| match answer {
+        Ok(Answer::Standby(standby)) => assert_eq!(standby.edge, "server-1"),
+        other => panic!("{other:?}"),
+    };
+    let mut second = centre.connect("server-2").await;
+    waiting(second.answer().await);
+    let plans = second.work.recv().await.unwrap().unwrap().message;
+    assert!(matches!(plans, Some(Answer::Plans(_))), "{plans:?}");
+    let mut third = centre.connect("server-3").await;
+    waiting(third.answer().await);
+    // One that has gone meanwhile is passed over, and plans are not begun again.
+    drop(second);
+    drop(first);
+    let mut other = outbox([namespace("shop"), namespace("blog")]);
+    third.welcome(&mut other).await;
+    third.send(&mut other).await.unwrap();
+    assert!(centre.changes().await.0.contains(&put(namespace("blog"))));
+    assert_eq!(centre.stats.edge().as_deref(), Some("server-3"));
+    third.work.recv().await.unwrap().unwrap();
+    let more = timeout(Duration::from_secs(1), third.work.recv()).await;
+    assert!(more.is_err(), "plans begun twice");
+
+    // One that is silent gives way to one that waits.
+    let mut fourth = centre.connect("server-4").await;
+    assert!(matches!(fourth.answer().await, Ok(Answer::Standby(_))));
+    tokio::time::sleep(SILENT).await;
+    fourth.welcome(&mut other).await;
+    assert_eq!(third.answer().await.unwrap_err().code(), Code::Aborted);
+    // Only so many wait.
+    let mut waiting = Vec::new();
+    for number in 0..7 {
+        let mut edge = centre.connect(&format!("server-{number}{number}")).await;
+        assert!(matches!(edge.answer().await, Ok(Answer::Standby(_))));
+        waiting.push(edge);
+    }
+    let refused = centre.connect("server-one-more").await.answer().await;
+    assert_eq!(refused.unwrap_err().code(), Code::AlreadyExists);
 }
 
 #[tokio::test(start_paused = true)]

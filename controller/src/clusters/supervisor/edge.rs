@@ -33,6 +33,7 @@ impl Supervisor {
             holds: Arc::clone(holds),
             stats: Arc::clone(&stats),
             send_work: self.members.send_work(cluster),
+            send_plans: self.members.send_plans(cluster),
         };
         self.lock()
             .insert(Arc::clone(cluster), SourceContact::Edge(stats));

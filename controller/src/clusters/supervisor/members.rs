@@ -10,7 +10,7 @@ use std::time::Duration;
 use kube::Client;
 use portolan_policy::Access;
 use portolan_source::Sink;
-use portolan_source::edge::SendWork;
+use portolan_source::edge;
 use portolan_source::kubernetes::{
     Besides, MemberConfig, MemberError, Options, Stats, may_replace, watch_with,
 };
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::secrets::SecretRead;
 use super::{Running, SourceContact, Supervisor, Way, WriterGone};
-use crate::edges::send_work;
+use crate::edges::{EdgePlans, send_plans, send_work};
 use crate::mcs::{Executor, Leading, Works, WriteCounts};
 
 /// The time after which a new kubeconfig that could not be used is tried again.
@@ -45,6 +45,8 @@ impl std::fmt::Debug for Member {
 pub(crate) struct Members {
     /// What is to be written.
     works: Works,
+    /// What edges serve imports by.
+    plans: EdgePlans,
     leading: Leading,
     counts: WriteCounts,
     writers: JoinSet<()>,
@@ -66,9 +68,14 @@ pub(super) struct Trial {
 
 impl Members {
     /// Writers of what `works` has, while this replica leads.
-    pub(crate) fn new(works: Works, leading: Leading, counts: WriteCounts) -> Self {
+    pub(crate) fn new(
+        (works, plans): (Works, EdgePlans),
+        leading: Leading,
+        counts: WriteCounts,
+    ) -> Self {
         Self {
             works,
+            plans,
             leading,
             counts,
             writers: JoinSet::new(),
@@ -94,8 +101,13 @@ impl Members {
     }
 
     /// Sends what is to be written into a cluster to its edge controllers.
-    pub(super) fn send_work(&self, cluster: &Arc<str>) -> SendWork {
+    pub(super) fn send_work(&self, cluster: &Arc<str>) -> edge::BeginSending {
         send_work(cluster, self.works.clone(), self.leading.clone())
+    }
+
+    /// Sends plans of the imports of a cluster to its edge controllers.
+    pub(super) fn send_plans(&self, cluster: &Arc<str>) -> edge::BeginSending {
+        send_plans(cluster, self.plans.clone(), self.leading.clone())
     }
 
     /// Forgets a cluster that is not reached by a kubeconfig any more.

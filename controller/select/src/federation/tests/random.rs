@@ -29,14 +29,14 @@ const FEW: [&str; 3] = [
 
 /// One step of a test.
 #[derive(Debug, Clone)]
-enum Step {
+pub(super) enum Step {
     Object(Box<ObjectChange>),
     Policies(usize),
     States(BTreeMap<Arc<str>, ClusterState>),
     Flush,
 }
 
-fn all_policies() -> Vec<Objects> {
+pub(super) fn all_policies() -> Vec<Objects> {
     let tiers = "{services: {names: [s0]}, tiers: [{clusters: [{local: true}]}, {rest: true}], \
                  minHealthy: 70%, spillOver: Proportional}";
     let weights = "{tiers: [{clusters: [{names: [a], weight: 70}, {names: [b], weight: 20}]}]}";
@@ -186,7 +186,7 @@ fn object() -> impl Strategy<Value = Object> {
     ]
 }
 
-fn states() -> impl Strategy<Value = BTreeMap<Arc<str>, ClusterState>> {
+pub(super) fn states() -> impl Strategy<Value = BTreeMap<Arc<str>, ClusterState>> {
     let state = (
         0..21u8,
         prop::bool::weighted(0.2),
@@ -206,7 +206,7 @@ fn states() -> impl Strategy<Value = BTreeMap<Arc<str>, ClusterState>> {
     })
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let changed = |change| Step::Object(Box::new(change));
     prop_oneof![
         12 => object().prop_map(move |object| changed(put(object))),
@@ -218,7 +218,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A policy, and members that export a Service with two pods each.
-fn start(policy: usize) -> Vec<Step> {
+pub(super) fn start(policy: usize) -> Vec<Step> {
     let objects = CLUSTERS.iter().flat_map(|name| {
         let pods = [1, 2].map(|number| Endpoint::new(pod(name, number)));
         [
@@ -236,14 +236,14 @@ fn start(policy: usize) -> Vec<Step> {
 
 /// The inputs at the end of a test.
 #[derive(Default)]
-struct Inputs {
+pub(super) struct Inputs {
     objects: BTreeMap<ObjectRef, Object>,
     policies: Objects,
     states: BTreeMap<Arc<str>, ClusterState>,
 }
 
 impl Inputs {
-    fn take(&mut self, pipeline: &mut Pipeline, policies: &[Objects], step: Step) {
+    pub(super) fn take(&mut self, pipeline: &mut Pipeline, policies: &[Objects], step: Step) {
         match step {
             Step::Object(change) => {
                 match &*change {
@@ -265,6 +265,10 @@ impl Inputs {
             }
             Step::Flush => {}
         }
+    }
+
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.objects.values()
     }
 
     /// The same from scratch, with what was kept of imports.
@@ -340,7 +344,7 @@ fn follow(pipeline: &mut Pipeline, names: &mut BTreeMap<ObjectKey, NamedImport>)
 }
 
 /// A case takes 60 ms of a processor: `make test-all` runs more of them.
-fn cases() -> u32 {
+pub(super) fn cases() -> u32 {
     match std::env::var_os("PORTOLAN_ALL_CASES") {
         Some(_) => 600,
         None => 100,

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The centre's side: the plans of one cluster, and which of them each stream lacks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_federate::plans::PlanChanges;
+use portolan_proto::v1;
+use prost::Message as _;
+use prost::bytes::Bytes;
+use v1::plan_item::Plan as Message;
+
+use super::{MAX_ENDPOINTS, MAX_PLAN_BYTES, MAX_PLANS, PLAN_KEY, PlanName, encode};
+use crate::ledger::{BadHashes, Entry, Ledger, bucket_of};
+use crate::outbox::StreamId;
+
+/// A plan that is beyond a bound of the edge. The edge keeps its last version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{plan}: {why}")]
+pub struct PlanTooLarge {
+    /// The id of the plan.
+    pub plan: String,
+    /// The bound.
+    pub why: String,
+}
+
+/// The plans of one cluster.
+#[derive(Debug, Default)]
+pub struct PlanOutbox {
+    ledger: Ledger<v1::PlanId>,
+    streams: BTreeMap<StreamId, Cursor>,
+    next: u64,
+    /// Whether the plans are all that there are. Nothing is sent before.
+    is_complete: bool,
+}
+
+/// What one stream has not been sent.
+#[derive(Debug)]
+struct Cursor {
+    dirty: BTreeSet<v1::PlanId>,
+    /// Buckets that the next transition replaces; `None` if it is no listing.
+    replaced: Option<BTreeSet<u32>>,
+    number: u64,
+    /// What the last commit said.
+    leading: bool,
+}
+
+/// Changes up to one commit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlanTransition {
+    /// Encoded plans.
+    pub put: Vec<Bytes>,
+    /// Plans that are gone.
+    pub delete: Vec<v1::PlanId>,
+    /// Buckets that lose what is not put.
+    pub replace_buckets: Vec<u32>,
+    /// The end.
+    pub commit: v1::CentrePlanCommit,
+}
+
+impl PlanOutbox {
+    /// Takes in plans that differ; the first ones are all that there are. Returns those that are beyond a bound.
+    pub fn apply(&mut self, changes: &PlanChanges) -> Vec<PlanTooLarge> {
+        let mut refused = Vec::new();
+        let mut take = |name: PlanName, parts: Option<Vec<Message>>| {
+            self.replace(&name, parts.unwrap_or_default(), &mut refused);
+        };
+        for (name, plan) in &changes.clusters {
+            let parts = plan.as_ref().map(|plan| vec![encode::cluster(plan)]);
+            take(PlanName::Cluster(name.clone()), parts);
+        }
+        for (name, plan) in &changes.groups {
+            let parts = plan.as_ref().map(|plan| vec![encode::group(plan)]);
+            take(PlanName::Group(name.clone()), parts);
+        }
+        for (name, plan) in &changes.imports {
+            let parts = plan.as_ref().map(|plan| vec![encode::import(plan)]);
+            take(PlanName::Import(name.clone()), parts);
+        }
+        for (name, plan) in &changes.services {
+            let parts = plan.as_ref().map(encode::service);
+            take(PlanName::Service(name.clone()), parts);
+        }
+        for (name, plan) in &changes.gateways {
+            let parts = plan.as_ref().map(|plan| vec![encode::gateway(plan)]);
+            take(PlanName::Gateway(name.clone()), parts);
+        }
+        self.is_complete = true;
+        refused
+    }
+
+    /// Puts the parts of a plan in place of those that it had.
+    fn replace(&mut self, name: &PlanName, parts: Vec<Message>, refused: &mut Vec<PlanTooLarge>) {
+        let first = encode::id(name);
+        let mut number = 0;
+        let items = parts.into_iter().zip(0..).map(|(plan, part)| {
+            let id = v1::PlanId {
+                part,
+                ..first.clone()
+            };
+            let endpoints = super::decode::Item::endpoints(Some(&plan));
+            let item = v1::PlanItem {
+                id: Some(id.clone()),
+                plan: Some(plan),
+            };
+            (id, Bytes::from(item.encode_to_vec()), endpoints)
+        });
+        for (id, bytes, endpoints) in items {
+            number += 1;
+            let too_large = |why: String| PlanTooLarge {
+                plan: format!(
+                    "{:?} {} {}/{}",
+                    id.kind(),
+                    id.cluster,
+                    id.namespace,
+                    id.name
+                ),
+                why,
+            };
+            let (plans, of_all) = self.ledger.size();
+            let had = self.ledger.get(&id).map(|entry| entry.endpoints);
+            if bytes.len() > MAX_PLAN_BYTES {
+                let why = format!("{} bytes, and an edge takes {MAX_PLAN_BYTES}", bytes.len());
+                refused.push(too_large(why));
+            } else if had.is_none() && plans >= MAX_PLANS {
+                refused.push(too_large(format!("an edge takes {MAX_PLANS} plans")));
+            } else if of_all - had.unwrap_or(0) + endpoints > MAX_ENDPOINTS {
+                let why = format!("an edge takes {MAX_ENDPOINTS} endpoints of all plans");
+                refused.push(too_large(why));
+            } else if self
+                .ledger
+                .put(id.clone(), Entry::keyed(PLAN_KEY, bytes, endpoints))
+            {
+                self.changed(&id);
+            }
+        }
+        loop {
+            let id = v1::PlanId {
+                part: number,
+                ..first.clone()
+            };
+            if !self.ledger.remove(&id) {
+                break;
+            }
+            self.changed(&id);
+            number += 1;
+        }
+    }
+
+    fn changed(&mut self, id: &v1::PlanId) {
+        for cursor in self.streams.values_mut() {
+            cursor.dirty.insert(id.clone());
+        }
+    }
+
+    /// Begins a stream, which is to be ended: its first transition makes the edge, which has buckets of these hashes,
+    /// equal.
+    ///
+    /// # Errors
+    /// If these are no hashes of buckets.
+    pub fn begin(&mut self, bucket_hashes: &[u8]) -> Result<StreamId, BadHashes> {
+        let (count, differing) = self.ledger.differing(bucket_hashes)?;
+        let plans = self.ledger.iter().map(|(id, _)| id);
+        let lacking = plans.filter(|id| differing.contains(&bucket_of(*id, count)));
+        let cursor = Cursor {
+            dirty: lacking.cloned().collect(),
+            replaced: Some(differing),
+            number: 0,
+            leading: false,
+        };
+        self.next += 1;
+        let stream = StreamId::new(self.next);
+        self.streams.insert(stream, cursor);
+        Ok(stream)
+    }
+
+    /// Ends a stream.
+    pub fn end(&mut self, stream: StreamId) {
+        self.streams.remove(&stream);
+    }
+
+    /// Whether the plans are all that there are.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// The next transition of a stream; `None` if it has been sent all and said the same, or before the plans are
+    /// complete.
+    pub fn take(&mut self, stream: StreamId, leading: bool) -> Option<PlanTransition> {
+        if !self.is_complete {
+            return None;
+        }
+        let cursor = self.streams.get_mut(&stream)?;
+        let listing = cursor.replaced.take();
+        let is_said = std::mem::replace(&mut cursor.leading, leading) == leading;
+        if cursor.dirty.is_empty() && listing.is_none() && is_said {
+            return None;
+        }
+        cursor.number += 1;
+        let commit = v1::CentrePlanCommit {
+            number: cursor.number,
+            listing: listing.is_some(),
+            leading,
+            hash: self.ledger.total().to_bytes().into(),
+        };
+        let (mut put, mut delete) = (Vec::new(), Vec::new());
+        for id in std::mem::take(&mut cursor.dirty) {
+            match self.ledger.get(&id) {
+                Some(entry) => put.push(entry.bytes.clone()),
+                None => delete.push(id),
+            }
+        }
+        Some(PlanTransition {
+            put,
+            delete,
+            replace_buckets: listing.into_iter().flatten().collect(),
+            commit,
+        })
+    }
+}
+
+impl PlanTransition {
+    /// The parts of the transition, each with about `bytes` bytes of plans, in order.
+    pub fn into_parts(self, bytes: usize) -> (Vec<v1::CentrePlans>, v1::CentrePlanCommit) {
+        let mut parts = Vec::new();
+        let mut part = v1::CentrePlans {
+            replace_buckets: self.replace_buckets,
+            ..v1::CentrePlans::default()
+        };
+        let mut size = 0;
+        let mut full = |part: &mut v1::CentrePlans, length: usize| {
+            size += length;
+            if size >= bytes {
+                size = 0;
+                parts.push(std::mem::take(part));
+            }
+        };
+        for plan in self.put {
+            let length = plan.len();
+            part.put.push(plan);
+            full(&mut part, length);
+        }
+        for id in self.delete {
+            let length = id.encoded_len();
+            part.delete.push(id);
+            full(&mut part, length);
+        }
+        if part != v1::CentrePlans::default() {
+            parts.push(part);
+        }
+        (parts, self.commit)
+    }
+}
