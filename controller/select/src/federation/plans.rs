@@ -69,7 +69,7 @@ impl PlanBook {
         }
     }
 
-    /// Replaces the sources of an import. Returns the Services that were or are among them.
+    /// Replaces the sources of an import. Returns the Services that came or went.
     fn set_sources(
         &mut self,
         import: &ImportName,
@@ -85,7 +85,7 @@ impl PlanBook {
             *self.uses.entry(Arc::clone(&source.cluster)).or_default() += 1;
         }
         self.uses.retain(|_, count| *count > 0);
-        let touched = &before | &sources;
+        let touched = &before ^ &sources;
         if !sources.is_empty() {
             self.sources.insert(import.clone(), sources);
         }

@@ -206,6 +206,82 @@ fn own_endpoints_change_an_import_without_the_centre() {
     set.check();
 }
 
+/// Takes steps, and brings them to all.
+fn taken(set: &mut Set, changes: Vec<ObjectChange>) {
+    let steps = changes
+        .into_iter()
+        .map(|change| Step::Object(Box::new(change)));
+    steps.chain([Step::Flush]).for_each(|step| set.take(step));
+    set.check();
+}
+
+#[test]
+fn an_edge_knows_the_endpoints_of_clusters_that_do_not_decide_yet() {
+    let mut set = begun();
+    // Own endpoints first.
+    set.take(Step::Policies(1));
+    taken(&mut set, vec![]);
+    assert_eq!(destinations(&set.edges[0].tables, "a"), 2);
+    let more = [1, 2, 3, 4].map(|number| Endpoint::new(pod("b", number)));
+    taken(&mut set, vec![slice("b", "s0", more.into())]);
+    assert_eq!(destinations(&set.edges[0].tables, "a"), 2);
+    // Without the centre.
+    let none = slice("a", "s0", vec![]);
+    set.edges[0].see(&none);
+    set.edges[0].flush();
+    assert_eq!(destinations(&set.edges[0].tables, "a"), 6);
+}
+
+#[test]
+fn zones_of_other_clusters_count_at_an_edge() {
+    let mut set = begun();
+    let zoned = CLUSTERS.iter().flat_map(|cluster| {
+        let endpoints = [1, 2].map(|number| Endpoint {
+            node: Some(format!("n{}", number - 1).into()),
+            ..Endpoint::new(pod(cluster, number))
+        });
+        let facts = ServiceFacts {
+            traffic_distribution: Some("PreferClose".into()),
+            ..single()
+        };
+        [
+            node(cluster, "n0", Some("eu")),
+            node(cluster, "n1", Some("us")),
+            export(cluster, "s0", facts),
+            slice(cluster, "s0", endpoints.into()),
+        ]
+    });
+    taken(&mut set, zoned.collect());
+    let masks = |set: &Set| {
+        let import = set.edges[0].tables.import("a", "s0").unwrap();
+        import.zone_mask.clone().unwrap().masks
+    };
+    let before = masks(&set);
+    assert_eq!(before.len(), 6);
+    // A node of another cluster moves.
+    taken(&mut set, vec![node("b", "n0", Some("us"))]);
+    assert_ne!(masks(&set), before);
+}
+
+#[test]
+fn the_last_resort_of_the_set_is_that_of_an_edge() {
+    for (policy, left) in [(0, 6), (3, 0)] {
+        let mut set = begun();
+        set.take(Step::Policies(policy));
+        let lost = CLUSTERS.map(|name| {
+            let state = ClusterState {
+                step: 0,
+                drained: false,
+                lost: true,
+            };
+            (Arc::from(name), state)
+        });
+        set.take(Step::States(lost.into()));
+        taken(&mut set, vec![]);
+        assert_eq!(destinations(&set.edges[0].tables, "a"), left, "{policy}");
+    }
+}
+
 #[test]
 fn a_centre_takes_no_address_of_the_cluster() {
     let forged = |ip: [u8; 4], ranges: &str, reason: &str| {
