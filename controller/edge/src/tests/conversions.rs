@@ -185,6 +185,29 @@ fn a_bad_field_is_named_and_an_unknown_kind_is_left_out() {
     assert_eq!(error.field, "id.namespace");
 }
 
+/// As from a source: other versions than this encode what they like.
+#[test]
+fn addresses_and_networks_have_one_form_each() {
+    let service = Object::Service(Service {
+        cluster_ips: vec!["fd00::1".parse().unwrap()],
+        source_ranges: vec!["203.0.113.0/24".parse().unwrap()],
+        ..Service::new(key("shop", "web"))
+    });
+    let mut message = wire::encode(&service).unwrap();
+    let Some(v1::cluster_object::Object::Service(sent)) = &mut message.object else {
+        panic!("no Service");
+    };
+    sent.source_ranges[0].network = Some(v1::network::Network::V4(0xcb00_7104));
+    assert_eq!(wire::decode(&message, &"eu".into()), Ok(Some(service)));
+    let Some(v1::cluster_object::Object::Service(sent)) = &mut message.object else {
+        panic!("no Service");
+    };
+    let mapped: std::net::Ipv6Addr = "::ffff:10.0.0.1".parse().unwrap();
+    sent.cluster_ips[0] = mapped.octets().into();
+    let error = wire::decode(&message, &"eu".into()).unwrap_err();
+    assert_eq!(error.field, "service.cluster_ips");
+}
+
 #[test]
 fn what_a_cluster_may_have_of_an_import_is_bounded() {
     let bad = |field: &str, change: &dyn Fn(&mut v1::EdgeOwnImport)| {

@@ -315,7 +315,15 @@ pub(super) fn ips(field: &'static str, all: &[Vec<u8>]) -> Result<Vec<IpAddr>> {
 pub(crate) fn decode_ip(field: &'static str, octets: &[u8]) -> Result<IpAddr> {
     let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
     let any = v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from));
-    any.map_err(|_| WireError::new(field, format!("{} bytes are no address", octets.len())))
+    let any =
+        any.map_err(|_| WireError::new(field, format!("{} bytes are no address", octets.len())))?;
+    match any {
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Err(WireError::new(
+            field,
+            format!("{v6}: an IPv4 address in IPv6"),
+        )),
+        _ => Ok(any),
+    }
 }
 
 fn network(from: &v1::Network) -> Result<IpNet> {
@@ -327,6 +335,8 @@ fn network(from: &v1::Network) -> Result<IpNet> {
     };
     let length = u8::try_from(from.prefix_length).ok();
     let net = length.and_then(|length| IpNet::new(address, length).ok());
+    // As from a source: without the bits of a host.
+    let net = net.map(|net| net.trunc());
     net.ok_or_else(|| WireError::range(FIELD, from.prefix_length))
 }
 
