@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Fuzz targets of the agent's, the controller's and DNS's decoders, and of the parsers and importers
+//! Fuzz targets of the agent's, the controller's, edges' and DNS's decoders, and of the parsers and importers
 //! of files.
 //!
 //! A target takes bytes and panics if an invariant is violated. `e2e/fuzz/run` builds the targets
@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod controller;
 pub mod dns;
+pub mod edge;
 pub mod files;
 pub mod input;
 pub mod seeds;
@@ -53,6 +54,13 @@ mod tests {
     fn dns_holds_against_its_corpus() {
         replay("dns", |input| {
             crate::dns::check(input);
+        });
+    }
+
+    #[test]
+    fn edges_hold_against_their_corpus() {
+        replay("edge", |input| {
+            crate::edge::check(input);
         });
     }
 

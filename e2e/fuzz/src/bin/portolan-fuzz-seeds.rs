@@ -25,6 +25,7 @@ fn main() -> anyhow::Result<()> {
         ("agent", seeds::agent()),
         ("controller", seeds::controller()),
         ("dns", portolan_fuzz::dns::seeds()),
+        ("edge", portolan_fuzz::edge::seeds()),
     ];
     for (target, seeds) in others.into_iter().chain(texts) {
         let directory = directory.join(target);
