@@ -152,14 +152,56 @@ fn named(kind: v1::PlanKind) -> v1::PlanId {
     }
 }
 
-fn plans() -> Vec<v1::PlanItem> {
-    let tcp = i32::from(v1::Protocol::Tcp);
+fn import_plan() -> v1::PlanImport {
     let port = v1::EdgePort {
         name: "http".to_owned(),
-        protocol: tcp,
+        protocol: v1::Protocol::Tcp.into(),
         port: 80,
         ..v1::EdgePort::default()
     };
+    v1::PlanImport {
+        ips: vec![vec![10, 112, 0, 1]],
+        winner: "eu-2".to_owned(),
+        ports: vec![v1::PlanImportPort {
+            port: Some(port),
+            clusters: vec!["eu-2".to_owned()],
+        }],
+        sources: vec![v1::PlanSource {
+            cluster: "eu-2".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        }],
+        tiers: vec![v1::PlanTier {
+            clusters: vec!["eu-2".to_owned()],
+            ..v1::PlanTier::default()
+        }],
+        min_healthy: Some(v1::plan_import::MinHealthy::MinReadyPercent(70)),
+        max_endpoints: 64,
+        ..v1::PlanImport::default()
+    }
+}
+
+fn service_plan() -> v1::PlanService {
+    v1::PlanService {
+        ports: vec![v1::PlanPort {
+            name: "http".to_owned(),
+            protocol: v1::Protocol::Tcp.into(),
+            port: 80,
+            endpoints: vec![v1::PlanEndpoint {
+                address: vec![10, 2, 0, 1],
+                port: 8080,
+                ready: true,
+                serving: true,
+                weight: 1,
+                ..v1::PlanEndpoint::default()
+            }],
+            ..v1::PlanPort::default()
+        }],
+        ..v1::PlanService::default()
+    }
+}
+
+fn plans() -> Vec<v1::PlanItem> {
     let cluster = v1::PlanId {
         cluster: "eu-2".to_owned(),
         ..plan_id(v1::PlanKind::Cluster)
@@ -179,60 +221,23 @@ fn plans() -> Vec<v1::PlanItem> {
     let of_group = v1::PlanGroup {
         nodes: br#"{"matchLabels":{"edge":"true"}}"#.to_vec(),
     };
-    let of_import = v1::PlanImport {
-        ips: vec![vec![10, 112, 0, 1]],
-        winner: "eu-2".to_owned(),
-        ports: vec![v1::PlanImportPort {
-            port: Some(port),
-            clusters: vec!["eu-2".to_owned()],
-        }],
-        sources: vec![v1::PlanSource {
-            cluster: "eu-2".to_owned(),
-            namespace: "shop".to_owned(),
-            name: "web".to_owned(),
-        }],
-        tiers: vec![v1::PlanTier {
-            clusters: vec!["eu-2".to_owned()],
-            ..v1::PlanTier::default()
-        }],
-        min_healthy: Some(v1::plan_import::MinHealthy::MinReadyPercent(70)),
-        max_endpoints: 64,
-        ..v1::PlanImport::default()
-    };
     let service = v1::PlanId {
         cluster: "eu-2".to_owned(),
         ..named(v1::PlanKind::Service)
-    };
-    let of_service = v1::PlanService {
-        ports: vec![v1::PlanPort {
-            name: "http".to_owned(),
-            protocol: tcp,
-            port: 80,
-            endpoints: vec![v1::PlanEndpoint {
-                address: vec![10, 2, 0, 1],
-                port: 8080,
-                ready: true,
-                serving: true,
-                weight: 1,
-                ..v1::PlanEndpoint::default()
-            }],
-            ..v1::PlanPort::default()
-        }],
-        ..v1::PlanService::default()
     };
     let of_gateway = v1::PlanGateway {
         importers: vec!["eu-2".to_owned()],
         ports: vec![v1::PlanGatewayPort {
             name: "http".to_owned(),
-            protocol: tcp,
+            protocol: v1::Protocol::Tcp.into(),
             port: 20_000,
         }],
     };
     let all = [
         (cluster, Plan::Cluster(of_cluster)),
         (group, Plan::Group(of_group)),
-        (named(v1::PlanKind::Import), Plan::Import(of_import)),
-        (service, Plan::Service(of_service)),
+        (named(v1::PlanKind::Import), Plan::Import(import_plan())),
+        (service, Plan::Service(service_plan())),
         (named(v1::PlanKind::Gateway), Plan::Gateway(of_gateway)),
     ];
     let all = all.map(|(id, plan)| v1::PlanItem {
