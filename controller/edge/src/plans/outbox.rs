@@ -10,7 +10,7 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use v1::plan_item::Plan as Message;
 
-use super::{MAX_ENDPOINTS, MAX_PLAN_BYTES, MAX_PLANS, PLAN_KEY, PlanName, encode};
+use super::{MAX_BYTES, MAX_ENDPOINTS, MAX_PLAN_BYTES, MAX_PLANS, PLAN_KEY, PlanName, encode};
 use crate::ledger::{BadHashes, Entry, Ledger, bucket_of};
 use crate::outbox::StreamId;
 
@@ -117,21 +117,11 @@ impl PlanOutbox {
                 ),
                 why,
             };
-            let (plans, of_all) = self.ledger.size();
-            let had = self.ledger.get(&id).map(|entry| entry.endpoints);
-            if bytes.len() > MAX_PLAN_BYTES {
-                let why = format!("{} bytes, and an edge takes {MAX_PLAN_BYTES}", bytes.len());
-                refused.push(too_large(why));
-            } else if had.is_none() && plans >= MAX_PLANS {
-                refused.push(too_large(format!("an edge takes {MAX_PLANS} plans")));
-            } else if of_all - had.unwrap_or(0) + endpoints > MAX_ENDPOINTS {
-                let why = format!("an edge takes {MAX_ENDPOINTS} endpoints of all plans");
-                refused.push(too_large(why));
-            } else if self
-                .ledger
-                .put(id.clone(), Entry::keyed(PLAN_KEY, bytes, endpoints))
-            {
-                self.changed(&id);
+            let entry = Entry::keyed(PLAN_KEY, bytes, endpoints);
+            match self.excess(&id, &entry) {
+                Some(why) => refused.push(too_large(why)),
+                None if self.ledger.put(id.clone(), entry) => self.changed(&id),
+                None => {}
             }
         }
         loop {
@@ -145,6 +135,22 @@ impl PlanOutbox {
             self.changed(&id);
             number += 1;
         }
+    }
+
+    /// The bound of an edge that a plan would break, if it would: the edge ends the stream at such a commit.
+    fn excess(&self, id: &v1::PlanId, entry: &Entry) -> Option<String> {
+        let size = entry.bytes.len();
+        if size > MAX_PLAN_BYTES {
+            return Some(format!("{size} bytes, and an edge takes {MAX_PLAN_BYTES}"));
+        }
+        let sums = self.ledger.sums_with([(id, Some(entry))].into_iter());
+        let bounds = [
+            (sums.objects, MAX_PLANS, "plans"),
+            (sums.endpoints, MAX_ENDPOINTS, "endpoints of all plans"),
+            (sums.bytes, MAX_BYTES, "bytes of all plans"),
+        ];
+        let broken = bounds.into_iter().find(|(count, most, _)| count > most);
+        broken.map(|(_, most, what)| format!("an edge takes {most} {what}"))
     }
 
     fn changed(&mut self, id: &v1::PlanId) {

@@ -595,3 +595,31 @@ fn what_a_centre_may_stage_is_bounded() {
     let stream = outbox.begin(&Plans::default().bucket_hashes()).unwrap();
     assert_eq!(outbox.take(stream, true).unwrap().put.len(), 1);
 }
+
+#[test]
+fn a_centre_sends_no_more_bytes_than_an_edge_takes() {
+    let mut outbox = PlanOutbox::default();
+    let mut long = import(1);
+    long.winner = "x".repeat(MAX_PLAN_BYTES - 1_000).into();
+    let fitting = MAX_BYTES / (MAX_PLAN_BYTES - 1_000);
+    let imports = (0..=fitting).map(|number| (name(&format!("i{number:03}")), Some(long.clone())));
+    let refused = outbox.apply(&PlanChanges {
+        imports: imports.collect(),
+        ..PlanChanges::default()
+    });
+    let [refused] = refused.as_slice() else {
+        panic!("not one plan too many: {refused:?}");
+    };
+    let expected = format!("an edge takes {MAX_BYTES} bytes of all plans");
+    assert_eq!(refused.why, expected);
+    let stream = outbox.begin(&Plans::default().bucket_hashes()).unwrap();
+    let mut inbox = PlanInbox::default();
+    let (parts, commit) = outbox
+        .take(stream, true)
+        .unwrap()
+        .into_parts(MAX_PLAN_BYTES);
+    for part in parts {
+        inbox.stage(part).unwrap();
+    }
+    inbox.commit(&commit).expect("a commit that an edge takes");
+}

@@ -2,6 +2,7 @@
 
 //! Plans of imports, for clusters whose own controllers serve them.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,8 +46,8 @@ pub struct PlanBook {
     importing: Arc<str>,
     /// By import, the Services of other clusters that it is made of.
     sources: BTreeMap<ImportName, BTreeSet<ExportName>>,
-    /// How many imports each cluster takes part in.
-    uses: BTreeMap<Arc<str>, usize>,
+    /// How many imports are made of each Service. In the order of clusters.
+    uses: BTreeMap<ExportName, usize>,
     /// The plans that are there, by kind.
     clusters: BTreeSet<Arc<str>>,
     groups: BTreeSet<Arc<str>>,
@@ -76,16 +77,18 @@ impl PlanBook {
         sources: BTreeSet<ExportName>,
     ) -> BTreeSet<ExportName> {
         let before = self.sources.remove(import).unwrap_or_default();
-        for source in &before {
-            if let Some(count) = self.uses.get_mut(&source.cluster) {
-                *count -= 1;
+        let touched = &before ^ &sources;
+        for source in &sources {
+            *self.uses.entry(source.clone()).or_default() += 1;
+        }
+        for source in before {
+            if let Entry::Occupied(mut uses) = self.uses.entry(source) {
+                *uses.get_mut() -= 1;
+                if *uses.get() == 0 {
+                    uses.remove();
+                }
             }
         }
-        for source in &sources {
-            *self.uses.entry(Arc::clone(&source.cluster)).or_default() += 1;
-        }
-        self.uses.retain(|_, count| *count > 0);
-        let touched = &before ^ &sources;
         if !sources.is_empty() {
             self.sources.insert(import.clone(), sources);
         }
@@ -94,17 +97,20 @@ impl PlanBook {
 
     /// Whether an import is made of a Service.
     fn has(&self, service: &ExportName) -> bool {
-        let of = |name: &ImportName| {
-            let sources = self.sources.get(name);
-            sources.is_some_and(|sources| sources.contains(service))
+        self.uses.contains_key(service)
+    }
+
+    /// Whether an import is made of a Service of a cluster.
+    fn has_cluster(&self, cluster: &Arc<str>) -> bool {
+        let first = ExportName {
+            cluster: Arc::clone(cluster),
+            service: ImportName {
+                namespace: "".into(),
+                name: "".into(),
+            },
         };
-        // It may have another namespace here.
-        of(&service.service) || {
-            let mut others = self.sources.iter();
-            others.any(|(name, sources)| {
-                name.name == service.service.name && sources.contains(service)
-            })
-        }
+        let next = self.uses.range(first..).next();
+        next.is_some_and(|(service, _)| service.cluster == *cluster)
     }
 }
 
@@ -185,24 +191,22 @@ impl Federation {
             });
             let touched = book.set_sources(&name, others.collect());
             // A cluster may be here for the first time, or not any more.
-            has_clusters |= touched.iter().any(|one| {
-                book.uses.contains_key(&one.cluster) != book.clusters.contains(&one.cluster)
-            });
+            has_clusters |= touched
+                .iter()
+                .any(|one| book.has_cluster(&one.cluster) != book.clusters.contains(&one.cluster));
             services.extend(touched);
             changes.imports.insert(name, plan);
         }
         let others = replanned.services.iter().filter(|_| !is_first);
-        services.extend(
-            others
-                .filter(|key| key.cluster != importing)
-                .map(|key| ExportName {
-                    cluster: Arc::clone(&key.cluster),
-                    service: ImportName {
-                        namespace: Arc::clone(&key.namespace),
-                        name: Arc::clone(&key.name),
-                    },
-                }),
-        );
+        let others = others.map(|key| ExportName {
+            cluster: Arc::clone(&key.cluster),
+            service: ImportName {
+                namespace: Arc::clone(&key.namespace),
+                name: Arc::clone(&key.name),
+            },
+        });
+        // Most changes are of Services that this cluster does not import.
+        services.extend(others.filter(|service| book.has(service)));
         for service in services {
             let is_used = book.has(&service);
             let plan = is_used.then(|| self.plan_service(catalog, &importing, &service));
@@ -277,7 +281,8 @@ impl Federation {
         let gateways = self.plan_gateways(&importing);
         let admitted = gateways.values().flat_map(|plan| &plan.importers);
         let admitted: BTreeSet<_> = admitted.cloned().collect();
-        let mut names: BTreeSet<Arc<str>> = book.uses.keys().cloned().collect();
+        let used = book.uses.keys().map(|service| Arc::clone(&service.cluster));
+        let mut names: BTreeSet<Arc<str>> = used.collect();
         names.extend(admitted.iter().cloned());
         names.insert(Arc::clone(&importing));
         let plans = names.into_iter().filter_map(|name| {
