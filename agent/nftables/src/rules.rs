@@ -43,7 +43,7 @@ pub(crate) struct Needs {
     pub(crate) outside: Option<u32>,
     /// Timeouts of affinity, in seconds.
     pub(crate) timeouts: BTreeSet<u32>,
-    /// Whether there is an import whose segments are to be clamped.
+    /// True if an import has segments to be clamped.
     pub(crate) clamps: bool,
 }
 

@@ -37,7 +37,7 @@ pub struct Config {
     pub binds_balancers: bool,
     /// When rules and their sets are made.
     pub rules_mode: RulesMode,
-    /// Whether TCP segments of real servers of imports are kept to the size of the path (`--clamp-remote-mss`).
+    /// Clamping of TCP segments from real servers of imports to the size of the path (`--clamp-remote-mss`).
     pub clamp_remote_mss: bool,
 }
 

@@ -33,7 +33,7 @@ impl LocalPorts {
         }
     }
 
-    /// Whether the kernel may choose a port for a connection of the host.
+    /// True for a port that the kernel may choose for a connection of the host.
     #[must_use]
     pub fn contains(&self, port: u16) -> bool {
         let is_in = |range: &RangeInclusive<u16>| range.contains(&port);

@@ -36,7 +36,7 @@ const PART_ENDPOINTS: usize = 64;
 /// The most parts of a Service.
 const MAX_PARTS: u32 = 4_096;
 
-/// What a plan is of.
+/// Kind and name of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum PlanName {
     Cluster(Arc<str>),

@@ -24,7 +24,7 @@ pub struct ExportName {
     pub service: ImportName,
 }
 
-/// What decides about a cluster.
+/// Decisions about a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterPlan {
     /// Its id.
@@ -33,7 +33,7 @@ pub struct ClusterPlan {
     pub state: Option<StatePlan>,
     /// Its networks: of the importing cluster itself, and of those that its gateways admit.
     pub network: Option<Network>,
-    /// What holds for all clusters alike; with the importing cluster itself.
+    /// Settings of all clusters alike; with the importing cluster itself.
     pub set: Option<SetPlan>,
 }
 
@@ -78,7 +78,7 @@ pub struct ImportPlan {
     pub nodes: Option<Arc<str>>,
     /// How connections are shared. Its reason stays at the centre.
     pub traffic: Traffic,
-    /// What annotations of the winner's Service say.
+    /// Scheduler and flags by annotations of the winner's Service.
     pub scheduling: Scheduling,
     /// As [`Self::scheduling`]: the time for which a removed destination keeps its connections, in seconds.
     pub drain_seconds: Option<u32>,
@@ -104,7 +104,7 @@ pub struct PlanPort {
     pub number: u16,
 }
 
-/// What is behind a port of a Service.
+/// Endpoints and gateways behind a port of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortPlan {
     /// The endpoints that imports may use.

@@ -42,7 +42,7 @@ struct State {
     pending: PlanChanges,
 }
 
-/// What one replica has told.
+/// Plans that one replica has told.
 #[derive(Debug, Default)]
 struct Told {
     inbox: PlanInbox,

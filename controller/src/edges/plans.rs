@@ -63,7 +63,7 @@ impl EdgePlans {
     }
 }
 
-/// What one stream lacks. Nothing is kept for it once this is dropped.
+/// Plans that one stream lacks. Nothing is kept for it once this is dropped.
 #[derive(Debug)]
 pub(super) struct PlanFeed {
     plans: EdgePlans,

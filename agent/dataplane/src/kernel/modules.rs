@@ -22,7 +22,7 @@ const MODULES: &str = "ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_sh ip_vs_mh nf_co
 /// `modprobe` works.
 const MATCHES: &str = "xt_mark xt_connmark xt_conntrack xt_addrtype xt_comment xt_MASQUERADE";
 
-/// What keeps TCP segments of imports to the size of the path. Rules do without it.
+/// Modules of the rule that clamps TCP segments of imports. The other rules work without it.
 const CLAMP: [&str; 2] = ["xt_tcpudp", "xt_TCPMSS"];
 
 /// Treatment of kernel modules.

@@ -67,7 +67,7 @@ impl Rules {
         tables.collect()
     }
 
-    /// Whether a rule keeps TCP segments to the size of the path, which needs `xt_TCPMSS`.
+    /// True if a rule clamps TCP segments to the size of the path, which needs `xt_TCPMSS`.
     #[must_use]
     pub fn clamps(&self) -> bool {
         let chains = self.tables.iter().flat_map(|table| &table.chains);
@@ -135,7 +135,7 @@ impl Rules {
     }
 }
 
-/// Whether a name is a prefix with this suffix; in IPv6 a set has `6-` between them.
+/// True for a name of a prefix and this suffix; in IPv6 a set has `6-` between them.
 fn ends_with(name: &str, suffix: &str) -> bool {
     let rest = name.split_once('-').map_or("", |(_, rest)| rest);
     rest == suffix || rest.strip_prefix("6-") == Some(suffix)

@@ -78,7 +78,7 @@ pub struct Plans {
     items: BTreeMap<v1::PlanId, Arc<Item>>,
 }
 
-/// What one stream brings.
+/// Plans that one stream brings.
 #[derive(Debug, Default)]
 pub struct PlanInbox {
     plans: Plans,

@@ -34,7 +34,7 @@ pub struct PlanOutbox {
     is_complete: bool,
 }
 
-/// What one stream has not been sent.
+/// Plans that one stream has not been sent.
 #[derive(Debug)]
 struct Cursor {
     dirty: BTreeSet<v1::PlanId>,

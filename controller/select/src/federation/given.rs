@@ -35,7 +35,7 @@ use crate::project::{Exported, Exporter};
 /// The field of problems with virtual addresses.
 const ADDRESSES: &str = "spec.ips";
 
-/// What the plans say that nothing else holds.
+/// Parts of plans that nothing else holds.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     /// The importing cluster.

@@ -21,7 +21,7 @@ use super::gateway::port_name;
 use super::publish::zone;
 use super::{Federation, import_key, import_name, is_import, service_key};
 
-/// What plans may differ since they were made last.
+/// Parts of plans that may differ since they were made last.
 #[derive(Debug, Default)]
 pub struct Replanned {
     /// Imports that may be others now.
@@ -125,7 +125,7 @@ impl Federation {
         }
     }
 
-    /// What plans may differ since the last call.
+    /// Parts of plans that may differ since the last call.
     pub(crate) fn take_replanned(&mut self) -> Replanned {
         match &mut self.replanned {
             Some(replanned) => std::mem::take(replanned),
