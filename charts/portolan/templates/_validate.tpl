@@ -81,6 +81,8 @@ are in values.schema.json. */}}
 {{- if not (eq (include "portolan.hasController" .) "true") -}}
 {{- fail "federation.upstreams is set without controllers: they send the objects of the cluster" -}}
 {{- end -}}
+{{- else if $v.federation.stateHostPath -}}
+{{- fail "federation.stateHostPath is set without federation.upstreams: it keeps what the centre sends" -}}
 {{- end -}}
 {{- end -}}
 

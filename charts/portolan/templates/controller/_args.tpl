@@ -34,6 +34,7 @@
   (list "edge-name" $v.federation.edgeName)
   (list "federation-tls-dir" "/etc/portolan/federation")
   (list "federation-tls-server-name" $v.federation.serverName)
+  (list "state-dir" (ternary "/var/lib/portolan/state" "" (not (empty $v.federation.stateHostPath))))
 ) }}
 {{- include "portolan.switches" (list (list "federation-read-only" $v.federation.readOnly)) }}
 {{- end }}
@@ -171,6 +172,12 @@ kubeconfig: {path: /etc/portolan/kubeconfig, source: {secret: {secretName: {{ $v
 federation:
   path: /etc/portolan/federation
   source: {secret: {secretName: {{ $v.federation.tlsSecret | quote }}}}
+{{- if $v.federation.stateHostPath }}
+state:
+  path: /var/lib/portolan/state
+  writable: true
+  source: {hostPath: {path: {{ $v.federation.stateHostPath | quote }}, type: DirectoryOrCreate}}
+{{- end }}
 {{- end }}
 {{- if $v.dns.zoneFiles.enabled }}
 zones:
