@@ -107,12 +107,13 @@ pub(crate) struct HoldCollector(pub(crate) Arc<HeldDeletions>);
 
 impl Collector for HoldCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        const KINDS: [Kind; 5] = [
+        const KINDS: [Kind; 6] = [
             Kind::Service,
             Kind::EndpointSlice,
             Kind::Node,
             Kind::Namespace,
             Kind::LoadBalancer,
+            Kind::ServiceImport,
         ];
         let held = self.0.held();
         let of = |kind| {
@@ -131,7 +132,7 @@ impl Collector for HoldCollector {
         scrape.gauge(
             "source_ready_endpoints_held",
             "Ready endpoints in the deletions that are held back",
-            gauge_value(of(Kind::EndpointSlice).ready),
+            gauge_value(of(Kind::EndpointSlice).ready + of(Kind::ServiceImport).ready),
         )?;
         scrape.counters(
             "source_holds",

@@ -68,13 +68,76 @@ impl HeldDeletions {
     }
 }
 
+/// The report of one guard, among the held deletions of all. Once it is dropped, as its source ends, nothing is held.
+#[derive(Debug)]
+pub struct HoldReport {
+    key: HeldKey,
+    holds: Arc<HeldDeletions>,
+    confirmations: watch::Receiver<u64>,
+}
+
+impl HoldReport {
+    /// A report that nothing is held. Only confirmations from now on count.
+    #[must_use]
+    pub fn new(key: HeldKey, holds: Arc<HeldDeletions>) -> Self {
+        Self {
+            key,
+            confirmations: holds.confirmations.subscribe(),
+            holds,
+        }
+    }
+
+    /// States what is held now, and logs its beginning and end.
+    pub fn report(&self, held: Option<HeldLoss>) {
+        let was_held = self.holds.held.borrow().contains_key(&self.key);
+        let (cluster, kind) = (&self.key.0, self.key.1);
+        match &held {
+            Some(held) if !was_held => {
+                self.holds.count(kind);
+                let minutes = held
+                    .until
+                    .map(|until| (until - now()).as_secs().div_ceil(60));
+                warn!(%cluster, %kind, lost = held.lost.objects, of = held.of.objects,
+                    lost_ready_endpoints = held.lost.ready, of_ready_endpoints = held.of.ready,
+                    ?minutes,
+                    "deletions are held: a watch lost nearly all objects, or a listing many; \
+                     `portolanctl confirm --deletions` releases them");
+            }
+            None if was_held => info!(%cluster, %kind, "held deletions released"),
+            _ => {}
+        }
+        if was_held || held.is_some() {
+            self.holds.report(&self.key, held);
+        }
+    }
+
+    /// Whether an operator has confirmed the held deletions since the last call.
+    pub fn take_confirmation(&mut self) -> bool {
+        let is_confirmed = self.confirmations.has_changed().unwrap_or_default();
+        self.confirmations.mark_unchanged();
+        is_confirmed
+    }
+
+    /// Returns when an operator has confirmed the held deletions. [`Self::take_confirmation`] still sees it.
+    pub async fn confirmed(&self) {
+        let mut confirmations = self.confirmations.clone();
+        if confirmations.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Drop for HoldReport {
+    fn drop(&mut self) {
+        self.holds.report(&self.key, None);
+    }
+}
+
 /// The guard of one kind, with clock, log and report.
 #[derive(Debug)]
 pub(crate) struct KindGuard<P> {
-    key: HeldKey,
     guard: DeletionGuard<P>,
-    holds: Arc<HeldDeletions>,
-    confirmations: watch::Receiver<u64>,
+    report: HoldReport,
 }
 
 #[cfg_attr(
@@ -92,10 +155,8 @@ impl<P> KindGuard<P> {
         holds: Arc<HeldDeletions>,
     ) -> Self {
         Self {
-            key: (cluster, kind),
             guard: DeletionGuard::new(config),
-            confirmations: holds.confirmations.subscribe(),
-            holds,
+            report: HoldReport::new((cluster, kind), holds),
         }
     }
 
@@ -126,7 +187,7 @@ impl<P> KindGuard<P> {
     pub(crate) fn complete(&mut self, is_sure: bool, gone: impl Fn(&ObjectKey) -> P) -> Verdict<P> {
         let verdict = self.guard.complete(is_sure, gone, now());
         if let Verdict::Doubted { lost, of } = &verdict {
-            let (cluster, kind) = (&self.key.0, self.key.1);
+            let (cluster, kind) = &self.report.key;
             warn!(%cluster, %kind, lost = lost.objects, of = of.objects,
                 lost_ready_endpoints = lost.ready, of_ready_endpoints = of.ready,
                 "too much is absent from the listing; listing again");
@@ -138,8 +199,7 @@ impl<P> KindGuard<P> {
     /// Events to pass on now, because their time has come or an operator confirmed them.
     pub(crate) fn look(&mut self) -> Vec<P> {
         let mut told = Vec::new();
-        if self.confirmations.has_changed().unwrap_or_default() {
-            self.confirmations.mark_unchanged();
+        if self.report.take_confirmation() {
             told.extend(self.guard.confirm(now()));
         }
         told.extend(self.guard.look(now()));
@@ -155,43 +215,14 @@ impl<P> KindGuard<P> {
                 None => std::future::pending().await,
             }
         };
-        // A clone: `look` must still see the confirmation.
-        let mut confirmations = self.confirmations.clone();
         tokio::select! {
             () = due => {}
-            Ok(()) = confirmations.changed() => {}
+            () = self.report.confirmed() => {}
         }
     }
 
     fn report(&mut self) {
-        let held = self.guard.held();
-        let was_held = self.holds.held.borrow().contains_key(&self.key);
-        let (cluster, kind) = (&self.key.0, self.key.1);
-        match &held {
-            Some(held) if !was_held => {
-                self.holds.count(kind);
-                let minutes = held
-                    .until
-                    .map(|until| (until - now()).as_secs().div_ceil(60));
-                warn!(%cluster, %kind, lost = held.lost.objects, of = held.of.objects,
-                    lost_ready_endpoints = held.lost.ready, of_ready_endpoints = held.of.ready,
-                    ?minutes,
-                    "deletions are held: a watch lost nearly all objects, or a listing many; \
-                     `portolanctl confirm --deletions` releases them");
-            }
-            None if was_held => info!(%cluster, %kind, "held deletions released"),
-            _ => {}
-        }
-        if was_held || held.is_some() {
-            self.holds.report(&self.key, held);
-        }
-    }
-}
-
-/// A guard that ends, with its source, holds nothing.
-impl<P> Drop for KindGuard<P> {
-    fn drop(&mut self) {
-        self.holds.report(&self.key, None);
+        self.report.report(self.guard.held());
     }
 }
 

@@ -28,7 +28,7 @@ mod sink;
 pub use contact::{Contact, ContactCollector, watch_contact};
 pub use file::FileProblem;
 pub use groups::LabelledNode;
-pub use held::{HeldDeletions, HeldKey};
+pub use held::{HeldDeletions, HeldKey, HoldReport};
 pub use names::NameSink;
 pub use problem_log::{ObjectProblem, ProblemLabels, ProblemLog};
 pub use sink::{Closed, Event, Sink};

@@ -11,6 +11,7 @@ mod metrics;
 mod objects;
 mod plan_desk;
 mod plan_file;
+mod plan_hold;
 mod plans;
 mod refusals;
 mod seats;
@@ -24,8 +25,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
+use portolan_catalog::Kind;
 use portolan_runtime::{CredentialCollector, Vital};
-use portolan_source::Event;
+use portolan_source::{Event, HeldDeletions, HoldReport};
 use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
@@ -54,6 +56,7 @@ const EVENTS: usize = 8;
 pub(crate) fn start_uplink(
     args: &Args,
     events: mpsc::Receiver<Event>,
+    holds: &Arc<HeldDeletions>,
     silence: impl Fn() -> Option<Duration> + Send + Sync + 'static,
     client: Option<Client>,
     registry: &mut Registry,
@@ -94,7 +97,7 @@ pub(crate) fn start_uplink(
         };
         vital.spawn_endless("MCS objects of this cluster", executor.run());
     }
-    let plans = start_plans(args, &stats, vital);
+    let plans = start_plans(args, holds, &stats, vital);
     let uplink = Uplink {
         desk: writes.then_some(desk),
         plans: Arc::clone(&plans),
@@ -112,11 +115,22 @@ pub(crate) fn start_uplink(
 }
 
 /// The plans of imports, with those of an earlier process if there is a directory for them.
-fn start_plans(args: &Args, stats: &Arc<UplinkStats>, vital: &Vital) -> Arc<PlanDesk> {
+fn start_plans(
+    args: &Args,
+    holds: &Arc<HeldDeletions>,
+    stats: &Arc<UplinkStats>,
+    vital: &Vital,
+) -> Arc<PlanDesk> {
     let directory = args.clusters.state_dir.as_deref();
     let path = directory.map(|directory| plan_file::path(directory, &args.cluster));
     let saved = path.as_deref().and_then(plan_file::read);
-    let plans = PlanDesk::new(saved, Arc::clone(stats));
+    let plans = PlanDesk::new(saved, args.guard.upstream(), Arc::clone(stats));
+    let key = (args.cluster.as_str().into(), Kind::ServiceImport);
+    let report = HoldReport::new(key, Arc::clone(holds));
+    vital.spawn_endless(
+        "deletion guard of plans",
+        plan_desk::release_held(Arc::clone(&plans), report),
+    );
     if let Some(path) = path {
         let follow = plan_file::follow(path, Arc::clone(&plans), vital.ending.clone());
         vital.spawn("file of plans", follow);

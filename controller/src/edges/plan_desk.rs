@@ -11,9 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portolan_edge::plans::{PlanError, PlanInbox, Plans};
 use portolan_federate::plans::PlanChanges;
 use portolan_proto::v1;
+use portolan_source::HoldReport;
+use portolan_source::deletions::HeldLoss;
+use portolan_subscription::GuardConfig;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use super::UplinkStats;
+use super::plan_hold::PlanHold;
 use super::refusals::Refusals;
 
 /// Plans of the centre, shared by the streams to its replicas, the writer of tables, and the writer of the file.
@@ -22,11 +27,13 @@ pub(crate) struct PlanDesk {
     state: Mutex<State>,
     /// Counts changes of the plans in force, and of whether they are known.
     news: watch::Sender<u64>,
+    /// Losses of plans that are held.
+    held: watch::Sender<Option<HeldLoss>>,
     refusals: Refusals,
     stats: Arc<UplinkStats>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// By stream.
     streams: BTreeMap<u64, Told>,
@@ -38,6 +45,7 @@ struct State {
     kept: Plans,
     /// Whether anybody has said which plans there are, or that there are none.
     is_known: bool,
+    hold: PlanHold,
     /// What the writer of tables has not taken.
     pending: PlanChanges,
 }
@@ -52,20 +60,28 @@ struct Told {
 
 impl PlanDesk {
     /// A desk with plans of an earlier process; `None` if there are none.
-    pub(super) fn new(saved: Option<Plans>, stats: Arc<UplinkStats>) -> Arc<Self> {
+    pub(super) fn new(
+        saved: Option<Plans>,
+        guard: GuardConfig,
+        stats: Arc<UplinkStats>,
+    ) -> Arc<Self> {
         stats.set_plans(saved.as_ref().map_or(0, Plans::len));
         let state = State {
+            streams: BTreeMap::new(),
+            last: 0,
+            holder: None,
+            hold: PlanHold::new(guard),
             is_known: saved.is_some(),
             pending: saved
                 .as_ref()
                 .map(|plans| plans.since(&Plans::default()))
                 .unwrap_or_default(),
             kept: saved.unwrap_or_default(),
-            ..State::default()
         };
         Arc::new(Self {
             state: Mutex::new(state),
             news: watch::Sender::default(),
+            held: watch::Sender::default(),
             refusals: Refusals::new(
                 Arc::clone(&stats),
                 "not served for the centre (logged once)",
@@ -77,7 +93,7 @@ impl PlanDesk {
     /// A desk without plans.
     #[cfg(test)]
     pub(crate) fn empty() -> Arc<Self> {
-        Self::new(None, Arc::default())
+        Self::new(None, GuardConfig::default(), Arc::default())
     }
 
     /// Has it be known that there are no plans.
@@ -99,6 +115,30 @@ impl PlanDesk {
     /// Changes of the plans in force since the last call.
     pub(crate) fn take(&self) -> PlanChanges {
         std::mem::take(&mut self.lock().pending)
+    }
+
+    /// Losses of plans that are held.
+    pub(super) fn held(&self) -> watch::Receiver<Option<HeldLoss>> {
+        self.held.subscribe()
+    }
+
+    /// Has imports be served by the plans of the centre, also where they lack what was before.
+    pub(super) fn release(&self) {
+        let mut state = self.lock();
+        let released = state.hold.release();
+        state.pending.extend(released);
+        self.report(&state);
+        drop(state);
+        self.told();
+    }
+
+    fn report(&self, state: &State) {
+        let held = state.hold.held();
+        self.held.send_if_modified(|before| {
+            let has_changed = *before != held;
+            *before = held;
+            has_changed
+        });
     }
 
     /// The plans in force as they are saved.
@@ -169,7 +209,7 @@ impl State {
         let holder = self.holder(stream);
         let is_same = holder == self.holder;
         let changes = match (is_same, holder == Some(stream)) {
-            (true, true) => changes,
+            (true, true) => self.hold.follow(changes),
             (true, false) => PlanChanges::default(),
             (false, _) => self.pass(holder),
         };
@@ -179,11 +219,14 @@ impl State {
         Ok(has_changed)
     }
 
-    /// Has the plans of another stream be in force. Returns what differs.
+    /// Has the plans of another stream be in force. Returns what differs, without losses that are held.
     fn pass(&mut self, holder: Option<u64>) -> PlanChanges {
         let before = self.in_force().clone();
         self.holder = holder;
-        self.in_force().since(&before)
+        let now = self.in_force();
+        let (changes, former) = (now.since(&before), before.since(now));
+        let now = Instant::now().into_std();
+        self.hold.replace(changes, former, before.size(), now)
     }
 
     /// Forgets a stream that ends. Its plans stay in force if they are.
@@ -197,12 +240,38 @@ impl State {
         self.kept = told.inbox.into_plans();
         self.holder = None;
         let Some(next) = self.leader() else {
+            self.hold.pause();
             return false;
         };
         let changes = self.pass(Some(next));
         let has_changed = !changes.is_empty();
         self.pending.extend(changes);
         has_changed
+    }
+}
+
+/// Reports losses of plans that are held, and releases them when an operator confirms them, or their time has come.
+pub(super) async fn release_held(desk: Arc<PlanDesk>, mut report: HoldReport) {
+    let mut changes = desk.held();
+    loop {
+        let held = *changes.borrow_and_update();
+        report.report(held);
+        let until = held.and_then(|held| held.until);
+        let due = async {
+            match until {
+                Some(until) => sleep_until(until.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // The sender is in the desk.
+            _ = changes.changed() => {}
+            () = due => desk.release(),
+            () = report.confirmed() => {
+                report.take_confirmation();
+                desk.release();
+            }
+        }
     }
 }
 
@@ -239,6 +308,7 @@ impl PlanPlace {
         let mut state = self.desk.lock();
         let has_changed = state.commit(self.stream, commit)?;
         let count = state.in_force().len();
+        self.desk.report(&state);
         drop(state);
         self.desk.stats.plans_taken(count);
         if has_changed {
@@ -256,7 +326,11 @@ impl PlanPlace {
 
 impl Drop for PlanPlace {
     fn drop(&mut self) {
-        if self.desk.lock().end(self.stream) {
+        let mut state = self.desk.lock();
+        let has_changed = state.end(self.stream);
+        self.desk.report(&state);
+        drop(state);
+        if has_changed {
             self.desk.told();
         }
     }

@@ -93,7 +93,8 @@ pub(super) async fn follow(path: PathBuf, desk: Arc<PlanDesk>, ending: Cancellat
 }
 
 async fn write(path: &Path, desk: &Arc<PlanDesk>) -> anyhow::Result<()> {
-    if !desk.is_known() {
+    // While losses are held the file has the plans from before, for a process that starts meanwhile.
+    if !desk.is_known() || desk.held().borrow().is_some() {
         return Ok(());
     }
     let (path, desk) = (path.to_owned(), Arc::clone(desk));

@@ -12,9 +12,9 @@ use portolan_proto::v1;
 use portolan_serve::{
     NodeStreams, Registry as Sessions, ServeConfig, ServedClusters, TablesServer,
 };
-use portolan_source::deletions::GuardConfig;
+use portolan_source::deletions::GuardConfig as SourceGuard;
 use portolan_source::{Sink, edge};
-use portolan_subscription::Security;
+use portolan_subscription::{GuardConfig, Security};
 use portolan_tablelog::{Publisher, Retention};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -90,7 +90,7 @@ impl Replica {
         let (sink, events) = Sink::channel(4);
         let stats = Arc::new(edge::Stats::default());
         let options = edge::Options {
-            guard: GuardConfig::default(),
+            guard: SourceGuard::default(),
             holds: Arc::default(),
             stats: Arc::clone(&stats),
             send_work: send_work(&"eu".into(), works.clone(), Leading::told(told.clone())),
@@ -175,7 +175,7 @@ impl Edge {
         let (events, receiver) = mpsc::channel(4);
         let (reader, mut passed) = mpsc::channel(4);
         tokio::spawn(Arc::clone(&objects).tee(receiver, reader));
-        let plans = PlanDesk::new(saved, Arc::clone(&stats));
+        let plans = PlanDesk::new(saved, GuardConfig::default(), Arc::clone(&stats));
         let uplink = Uplink {
             plans: Arc::clone(&plans),
             cluster: "eu".to_owned(),

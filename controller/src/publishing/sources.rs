@@ -91,7 +91,15 @@ impl Publishing {
         }
         let source = Arc::clone(stats);
         let silence = move || source.silence();
-        let (events, plans) = start_uplink(args, events, silence, writer, registry, vital)?;
+        let (events, plans) = start_uplink(
+            args,
+            events,
+            stats.holds(),
+            silence,
+            writer,
+            registry,
+            vital,
+        )?;
         let centre = Centre::new(Arc::clone(&cluster), args.edge.ranges(), plans);
         Ok((Inbox::single(cluster, events), Some(centre)))
     }

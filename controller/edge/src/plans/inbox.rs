@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_federate::plans::{PlanChanges, ServicePlan};
+use portolan_model::TableSize;
 use portolan_proto::v1;
 use prost::Message as _;
 use prost::bytes::{Bytes, BytesMut};
@@ -112,6 +113,16 @@ impl Plans {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Number of imports, and of endpoints of other clusters.
+    #[must_use]
+    pub fn size(&self) -> TableSize {
+        let is_import = |item: &&Arc<Item>| matches!(***item, Item::Import(_));
+        TableSize {
+            records: self.items.values().filter(is_import).count(),
+            endpoints: self.ledger.size().1,
+        }
     }
 
     /// What differs from other plans, which were before.

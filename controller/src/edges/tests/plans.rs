@@ -4,12 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use portolan_federate::plans::{ClusterPlan, PlanChanges, StatePlan};
+use portolan_federate::imports::ImportName;
+use portolan_federate::plans::{ClusterPlan, ImportPlan, PlanChanges, StatePlan};
+use portolan_source::deletions::HeldLoss;
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
 use v1::centre_message::Message as Answer;
 
 use super::*;
+use crate::edges::plan_hold::tests::plans;
 
 /// Plans of clusters with these steps; without one a plan that is gone.
 fn steps(steps: &[(&str, Option<u8>)]) -> PlanChanges {
@@ -215,7 +218,10 @@ async fn an_edge_that_starts_again_is_sent_what_differs() {
 async fn a_stream_with_a_bad_plan_names_it_and_one_that_lies_ends() {
     let (stats, desk) = {
         let stats = Arc::new(UplinkStats::default());
-        (Arc::clone(&stats), PlanDesk::new(None, stats))
+        (
+            Arc::clone(&stats),
+            PlanDesk::new(None, GuardConfig::default(), stats),
+        )
     };
     let (place, hashes) = desk.open();
     assert_eq!(hashes.len(), 8 * 1_024);
@@ -301,4 +307,77 @@ async fn hashes_that_are_none_of_buckets_end_the_stream() {
     let refused = timeout(PATIENCE, answers.message()).await.unwrap();
     let refused = refused.unwrap_err();
     assert!(refused.message().contains("plan_hashes"), "{refused}");
+}
+
+/// The number of imports that an edge serves by what has been passed on.
+fn imports(desk: &PlanDesk, served: &mut BTreeMap<ImportName, ImportPlan>) -> usize {
+    for (name, plan) in desk.take().imports {
+        match plan {
+            Some(plan) => _ = served.insert(name, plan),
+            None => _ = served.remove(&name),
+        }
+    }
+    served.len()
+}
+
+#[tokio::test]
+async fn a_centre_that_lost_its_clusters_takes_no_imports_away() {
+    let mut replicas = [Replica::start("127.0.0.1:0").await];
+    let edge = begun(&mut replicas, None).await;
+    let [replica] = replicas;
+    let directory = tempfile::tempdir().unwrap();
+    let path = plan_file::path(directory.path(), "eu");
+    let ending = CancellationToken::new();
+    let follow = plan_file::follow(path.clone(), Arc::clone(&edge.plans), ending.clone());
+    let follow = tokio::spawn(follow);
+    let holds = Arc::new(HeldDeletions::default());
+    let report = HoldReport::new(("eu".into(), Kind::ServiceImport), Arc::clone(&holds));
+    tokio::spawn(plan_desk::release_held(Arc::clone(&edge.plans), report));
+    let mut served = BTreeMap::new();
+    let mut news = edge.plans.news();
+    replica.plans.apply("eu", &plans(100));
+    while imports(&edge.plans, &mut served) < 100 {
+        timeout(PATIENCE, news.changed()).await.unwrap().unwrap();
+    }
+    let is_written = || plan_file::read(&path).is_some_and(|plans| plans.size().records == 100);
+    while !is_written() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let address = replica.stop().await;
+
+    // It starts anew, before the other clusters have dialled.
+    let replica = Replica::start(&address.to_string()).await;
+    let mut held = holds.subscribe();
+    while replica.plans.clusters().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    replica.plans.apply("eu", &PlanChanges::default());
+    let is_held = timeout(PATIENCE, held.wait_for(|held| !held.is_empty())).await;
+    is_held.unwrap().unwrap();
+    assert_eq!(imports(&edge.plans, &mut served), 100);
+    // The file has the plans from before too, whatever is told meanwhile.
+    let mut step = steps(&[("a", Some(3))]);
+    replica.plans.apply("eu", &step);
+    timeout(PATIENCE, news.changed()).await.unwrap().unwrap();
+    ending.cancel();
+    follow.await.unwrap();
+    let saved = plan_file::read(&path).expect("a file");
+    assert_eq!(saved.size().records, 100);
+
+    // Those that the centre has again are held no longer; an operator confirms the loss of the others.
+    step.extend(plans(60));
+    replica.plans.apply("eu", &step);
+    let left = |held: &BTreeMap<_, HeldLoss>| held.values().any(|held| held.lost.objects == 40);
+    timeout(PATIENCE, held.wait_for(left))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(imports(&edge.plans, &mut served), 100);
+    assert_eq!(holds.confirm().len(), 1);
+    let is_over = timeout(PATIENCE, held.wait_for(BTreeMap::is_empty)).await;
+    is_over.unwrap().unwrap();
+    while imports(&edge.plans, &mut served) > 60 {
+        timeout(PATIENCE, news.changed()).await.unwrap().unwrap();
+    }
+    assert_eq!(served.len(), 60);
 }
