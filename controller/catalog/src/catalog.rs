@@ -134,6 +134,7 @@ impl Catalog {
         };
         let others = affected(&key, &mut dirty.services);
         cluster.claims.insert(&named, others);
+        dirty.objects.insert(key.clone());
         dirty.services.insert(key);
     }
 
@@ -145,6 +146,7 @@ impl Catalog {
             let service = packed.unpack(key.clone());
             let others = affected(key, &mut dirty.services);
             cluster.claims.remove(&service, others);
+            dirty.objects.insert(key.clone());
             dirty.services.insert(key.clone());
             dirty.urgent = true;
         }

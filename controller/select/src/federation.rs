@@ -128,8 +128,10 @@ pub(crate) struct Federation {
     grouped: BTreeSet<Arc<str>>,
     /// Set when policies or properties change, on which the groups of all nodes depend.
     groups_stale: bool,
-    /// The imports that depend on the objects of an exported Service.
+    /// The imports that depend on the endpoints of an exported Service.
     users: Users,
+    /// The imports that have the settings of an exported Service, that of their winner.
+    heirs: Users,
     /// The names of clusters by id.
     names: BTreeMap<Arc<str>, Arc<str>>,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
@@ -335,7 +337,9 @@ impl Federation {
         self.dirty.extend(changed);
         self.note_winners();
         let plan = &self.plan;
-        self.users.retain(|service| is_imported(plan, service));
+        for users in [&mut self.users, &mut self.heirs] {
+            users.retain(|service| is_imported(plan, service));
+        }
         self.check_statuses();
         self.unchecked.extend(imported(&self.plan));
         true
@@ -362,6 +366,10 @@ impl Federation {
             .any(|imports| !imports.is_empty())
         {
             let weighed = catalog.weighed_by(dirty);
+            for service in &dirty.objects {
+                let heirs = self.heirs.take(service);
+                self.dirty.extend(heirs.into_iter().map(owned));
+            }
             for service in dirty.services.union(&weighed) {
                 let users = self.users.take(service);
                 self.dirty.extend(users.into_iter().map(owned));

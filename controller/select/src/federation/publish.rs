@@ -108,7 +108,7 @@ impl Federation {
             zones,
         };
         let mut projected = Projected {
-            used: self.winner(here).into_iter().collect(),
+            winner: self.winner(here),
             ..Projected::default()
         };
         for (index, port) in here.import.ports.iter().enumerate() {
@@ -133,6 +133,7 @@ impl Federation {
         }
         let projected = self.project(catalog, config, key, Extent::Deciding);
         self.users.note(key, projected.used);
+        self.heirs.note(key, projected.winner);
         let ports = projected.ports.into_iter();
         ports.map(|(projection, _)| projection).collect()
     }
@@ -306,6 +307,8 @@ pub(crate) enum Extent {
 pub(crate) struct Projected {
     /// Each port with its shares by family.
     pub(crate) ports: Vec<(Projection, BTreeMap<Family, OfFamily>)>,
-    /// The exported Services that were looked at. A change of another one changes nothing here.
+    /// The exported Services whose endpoints were looked at. Those of another one change nothing here.
     used: BTreeSet<ObjectKey>,
+    /// The exported Service whose settings it has. Those of another one change nothing here.
+    winner: Option<ObjectKey>,
 }

@@ -65,6 +65,16 @@ impl World {
         self.flush();
     }
 
+    pub(super) fn follow_names(&mut self) {
+        self.pipeline.follow_names();
+        self.pipeline.take_renamed();
+    }
+
+    /// The imports that were projected since the last call.
+    pub(super) fn renamed(&mut self) -> BTreeSet<ObjectKey> {
+        self.pipeline.take_renamed()
+    }
+
     pub(super) fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
