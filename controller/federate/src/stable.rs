@@ -8,12 +8,14 @@ const KEY: &[u8; 32] = b"portolan federate stable choices";
 /// 64 bits of keyed BLAKE3 over the parts, each after its length in 8 bytes, big-endian. Equal on all
 /// replicas and in all versions.
 pub(crate) fn hash<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> u64 {
-    let mut hasher = blake3::Hasher::new_keyed(KEY);
+    // At once: each update of a hasher costs as much as a few hundred bytes.
+    let mut all = Vec::with_capacity(256);
     for part in parts {
-        hasher.update(&(part.len() as u64).to_be_bytes());
-        hasher.update(part);
+        all.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        all.extend_from_slice(part);
     }
-    let mut bytes = [0; 8];
-    hasher.finalize_xof().fill(&mut bytes);
-    u64::from_be_bytes(bytes)
+    let hash = blake3::keyed_hash(KEY, &all);
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash.as_bytes()[..8]);
+    u64::from_be_bytes(first)
 }
