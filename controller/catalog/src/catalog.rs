@@ -21,6 +21,7 @@ use crate::{
     ObjectRef, Pod, Service,
 };
 use cluster::{Cluster, KnownNode};
+pub use endpoints::{Endpoints, Weights};
 
 /// Services, EndpointSlices, Nodes and weighted Pods of all clusters, and load balancers. Owned by one task.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ mod packed;
 mod problem;
 mod shared;
 
-pub use catalog::Catalog;
+pub use catalog::{Catalog, Endpoints, Weights};
 pub use change::ObjectChange;
 pub use claims::{Claim, Claimant};
 pub use dirty::DirtySet;

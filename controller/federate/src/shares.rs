@@ -297,13 +297,16 @@ fn candidates<'a>(input: &Input<'a>) -> Vec<Vec<Candidate<'a>>> {
 
 fn candidate<'a>(id: &'a Arc<str>, cluster: &Cluster, weight: Option<u16>) -> Candidate<'a> {
     let usable = cluster.endpoints.iter().filter(|endpoint| endpoint.usable);
-    let endpoints: BTreeMap<SocketAddr, u32> = usable
-        .map(|endpoint| {
-            let own = if cluster.gateway { 1 } else { endpoint.weight };
-            (endpoint.address, own)
-        })
-        .filter(|(_, own)| *own > 0)
-        .collect();
+    let endpoints = usable.map(|endpoint| {
+        let own = if cluster.gateway { 1 } else { endpoint.weight };
+        (endpoint.address, own)
+    });
+    let mut endpoints: Vec<_> = endpoints.filter(|(_, own)| *own > 0).collect();
+    // Mostly they are sorted already; of copies the last one counts.
+    if !endpoints.is_sorted_by(|(one, _), (next, _)| one < next) {
+        let by_address: BTreeMap<SocketAddr, u32> = endpoints.into_iter().collect();
+        endpoints = by_address.into_iter().collect();
+    }
     let step = u32::from(cluster.step).min(TWENTIETHS);
     let is_away = cluster.drained && step == 0;
     let ready = if is_away || endpoints.is_empty() {
@@ -314,7 +317,7 @@ fn candidate<'a>(id: &'a Arc<str>, cluster: &Cluster, weight: Option<u16>) -> Ca
     Candidate {
         id,
         weight,
-        endpoints: endpoints.into_iter().collect(),
+        endpoints,
         ready: ready.into(),
         expected: if is_away { 0 } else { cluster.expected.into() },
         step,

@@ -359,6 +359,7 @@ impl Federation {
         self.replan(catalog, dirty.imports, &dirty.exports, &dirty.services);
         self.admit_addresses(catalog, !dirty.nodes.is_empty());
         self.renew_gateways(catalog, &dirty.hosts);
+        let mut redirected = BTreeSet::new();
         if self
             .plan
             .imports
@@ -372,7 +373,7 @@ impl Federation {
             }
             for service in dirty.services.union(&weighed) {
                 let users = self.users.take(service);
-                self.dirty.extend(users.into_iter().map(owned));
+                redirected.extend(users.into_iter().map(owned));
                 if is_imported(&self.plan, service) {
                     self.unchecked.insert(service.clone());
                     self.dirty.extend(self.at_gateways(service));
@@ -385,6 +386,9 @@ impl Federation {
                 self.dirty.extend(zoned);
             }
         }
+        // Those that others use claim what they did.
+        redirected.retain(|import| !self.dirty.contains(import));
+        self.dirty.extend(redirected.iter().cloned());
         self.renew_groups(catalog, dirty);
         self.endpoints_changed |= !self.unchecked.is_empty();
         let nodes = dirty.nodes.iter().map(|node| Arc::clone(&node.cluster));
@@ -398,7 +402,9 @@ impl Federation {
             renamed.extend(imports.cloned());
         }
         for import in std::mem::take(&mut self.dirty) {
-            self.claim(catalog, &import, dirty);
+            if !redirected.contains(&import) {
+                self.claim(catalog, &import, dirty);
+            }
             dirty.services.insert(import);
         }
     }

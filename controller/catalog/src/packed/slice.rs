@@ -127,6 +127,11 @@ impl PackedSlice {
         self.ports.iter().filter(is_it).map(|port| port.port)
     }
 
+    /// The number of endpoints.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// The endpoints, in the slice's order.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointRef<'_>> {
         let mut pods = self.names.split(SEPARATOR).skip(1);

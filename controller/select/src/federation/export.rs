@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_catalog::{
-    Catalog, ClusterProperty, EndpointRef, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef,
+    Catalog, ClusterProperty, Endpoints, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef,
     Reason, Service, ServiceFacts, ServicePort,
 };
 use portolan_federate::gateway::Gateways;
@@ -47,22 +47,25 @@ pub(super) fn export_port_of<'f>(
 pub(super) fn admitted<'c>(
     network: &Network,
     most: u32,
-    mut endpoints: BTreeMap<SocketAddr, EndpointRef<'c>>,
-) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
-    endpoints.retain(|address, _| network.admits(address.ip()).is_ok());
+    mut endpoints: Endpoints<'c>,
+) -> Endpoints<'c> {
+    endpoints.retain(|(address, _)| network.admits(address.ip()).is_ok());
     first_of_families(&mut endpoints, most, SocketAddr::ip);
     endpoints
 }
 
 /// Keeps the first ones of each family, at most so many.
-pub(super) fn first_of_families<K: Ord, V>(
-    endpoints: &mut BTreeMap<K, V>,
+pub(super) fn first_of_families<K>(
+    endpoints: &mut Endpoints<'_, K>,
     most: u32,
     address: impl Fn(&K) -> IpAddr,
 ) {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
+    if endpoints.len() <= most {
+        return;
+    }
     let mut counts = BTreeMap::<Family, usize>::new();
-    endpoints.retain(|place, _| {
+    endpoints.retain(|(place, _)| {
         let count = counts.entry(Family::of(address(place))).or_default();
         *count += 1;
         *count <= most
@@ -201,11 +204,14 @@ impl Federation {
         let lists = ports.map(|port| {
             let name = (&*port.name, port.protocol);
             let endpoints = catalog.exported_endpoints(key, &facts.families, name);
-            endpoints.into_keys().map(|address| address.ip()).collect()
+            endpoints
+                .into_iter()
+                .map(|(address, _)| address.ip())
+                .collect()
         });
         let hosts = facts.ports.is_empty();
         let hosts = hosts.then(|| catalog.exported_hosts(key, &facts.families));
-        let hosts = hosts.map(|hosts| hosts.into_keys().collect::<Vec<_>>());
+        let hosts = hosts.map(|hosts| hosts.into_iter().map(|(ip, _)| ip).collect::<Vec<_>>());
         for addresses in lists.chain(hosts) {
             let mut counts = BTreeMap::<Family, u32>::new();
             for address in addresses {
