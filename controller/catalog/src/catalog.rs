@@ -18,7 +18,7 @@ use portolan_model::{ByRecord, NodeKey, Record};
 use crate::packed::{Pack, PackedService};
 use crate::{
     DirtySet, EndpointSlice, FieldProblem, HostFacts, Kind, Node, Object, ObjectChange, ObjectKey,
-    ObjectRef, Pod, Service,
+    ObjectRef, Pod, QuickMap, Service,
 };
 use cluster::{Cluster, KnownNode};
 pub use endpoints::{Endpoints, Weights};
@@ -26,7 +26,7 @@ pub use endpoints::{Endpoints, Weights};
 /// Services, EndpointSlices, Nodes and weighted Pods of all clusters, and load balancers. Owned by one task.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    clusters: BTreeMap<Arc<str>, Cluster>,
+    clusters: QuickMap<Arc<str>, Cluster>,
     pack: Pack,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
     /// Records of load balancers, final as their source has them: no endpoint is selected.

@@ -16,6 +16,7 @@ mod dirty;
 mod objects;
 mod packed;
 mod problem;
+mod quick;
 mod shared;
 
 pub use catalog::{Catalog, Endpoints, Weights};
@@ -29,3 +30,4 @@ pub use objects::{
     SlicePort, TrafficPolicy,
 };
 pub use problem::{FieldProblem, Kind, ObjectRef, Reason};
+pub use quick::QuickMap;

@@ -57,6 +57,16 @@ pub(crate) fn is_import(service: &ObjectKey) -> bool {
     service.name.ends_with(SUFFIX)
 }
 
+/// The Service of the importing cluster that has the name of an import there, whether it exists or not; none for other
+/// Services.
+pub(crate) fn own_service(import: &ObjectKey) -> Option<ObjectKey> {
+    let name = import.name.strip_suffix(SUFFIX)?.into();
+    Some(ObjectKey {
+        name,
+        ..import.clone()
+    })
+}
+
 /// Whether a Service is an import, or an export at gateways: either has no object of its own.
 pub(crate) fn is_federated(service: &ObjectKey) -> bool {
     is_import(service) || exported_service(service).is_some()

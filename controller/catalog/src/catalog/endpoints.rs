@@ -2,7 +2,7 @@
 
 //! The endpoints of a Service port, and their weights.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use portolan_model::{Family, NodeKey, Protocol};
 use super::Catalog;
 use super::cluster::{Namespace, ServiceEntry};
 use crate::packed::PackedSlice;
-use crate::{DirtySet, EndpointRef, ObjectKey, Service, ServicePort};
+use crate::{DirtySet, EndpointRef, ObjectKey, QuickMap, Service, ServicePort};
 
 /// The endpoints of a Service port by place: sorted, each once.
 pub type Endpoints<'c, K = SocketAddr> = Vec<(K, EndpointRef<'c>)>;
@@ -19,8 +19,8 @@ pub type Endpoints<'c, K = SocketAddr> = Vec<(K, EndpointRef<'c>)>;
 /// The weights of the endpoints of one Service.
 #[derive(Debug, Clone, Copy)]
 pub struct Weights<'c> {
-    pods: Option<&'c HashMap<Arc<str>, u32>>,
-    nodes: Option<&'c HashMap<Arc<str>, u32>>,
+    pods: Option<&'c QuickMap<Arc<str>, u32>>,
+    nodes: Option<&'c QuickMap<Arc<str>, u32>>,
 }
 
 impl Weights<'_> {

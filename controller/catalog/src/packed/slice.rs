@@ -2,14 +2,13 @@
 
 //! EndpointSlices: 12 bytes for an IPv4 endpoint, 24 for an IPv6 one, and the names of pods and hosts.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_model::{Family, Protocol};
 
 use crate::shared::Shared;
-use crate::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
+use crate::{Endpoint, EndpointRef, EndpointSlice, QuickMap, SlicePort};
 
 /// Between names. The API server has no names with it, and a file that does has itself to blame:
 /// a name ends there.
@@ -155,7 +154,7 @@ impl PackedSlice {
     /// its readiness.
     pub(crate) fn loses(&self, after: Option<&Self>) -> bool {
         let after = after.into_iter().flat_map(Self::endpoints);
-        let after: HashMap<IpAddr, EndpointRef<'_>> = after.map(|e| (e.address, e)).collect();
+        let after: QuickMap<IpAddr, EndpointRef<'_>> = after.map(|e| (e.address, e)).collect();
         self.endpoints().any(|before| {
             let after = after.get(&before.address);
             let is_ready = after.is_some_and(|after| after.ready);

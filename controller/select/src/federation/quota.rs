@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, EndpointRef, ObjectKey};
+use portolan_catalog::{Catalog, EndpointRef, ObjectKey, QuickMap};
 use portolan_model::Family;
 
 use super::Federation;
@@ -15,8 +15,8 @@ use super::gateway::facts;
 /// Numbers of ready endpoints, of each export and of all exports of a cluster together.
 #[derive(Debug, Default)]
 pub(super) struct ReadyEndpoints {
-    by_export: BTreeMap<ObjectKey, u32>,
-    by_cluster: BTreeMap<Arc<str>, u64>,
+    by_export: QuickMap<ObjectKey, u32>,
+    by_cluster: QuickMap<Arc<str>, u64>,
 }
 
 impl ReadyEndpoints {
@@ -30,14 +30,14 @@ impl ReadyEndpoints {
 
     /// Returns whether the number differs.
     fn set(&mut self, export: &ObjectKey, count: u32) -> bool {
-        let before = match count {
-            0 => self.by_export.remove(export),
-            count => self.by_export.insert(export.clone(), count),
-        };
-        let before = before.unwrap_or(0);
+        let before = self.of(export);
         if before == count {
             return false;
         }
+        match count {
+            0 => self.by_export.remove(export),
+            count => self.by_export.insert(export.clone(), count),
+        };
         let cluster = Arc::clone(&export.cluster);
         let sum = self.by_cluster.entry(cluster).or_default();
         *sum = *sum + u64::from(count) - u64::from(before);

@@ -106,3 +106,21 @@ fn the_own_endpoints_are_known_whatever_tier_they_are_in() {
     world.apply([slice("a", "web", vec![moved])]);
     assert_eq!(world.local("a"), [pod("a", 2)]);
 }
+
+#[test]
+fn an_overlay_of_own_endpoints_is_that_of_the_own_service() {
+    let mut world = world(&[LOCAL_FIRST], &single());
+    for number in [1, 2] {
+        let on_node = Endpoint {
+            node: Some("n0".into()),
+            ..Endpoint::new(pod("a", number))
+        };
+        world.apply([slice("a", "web", vec![on_node])]);
+        let [("web", one), ("web@clusterset", other)] = world.overlays("a")[..] else {
+            panic!("{:?}", world.overlays("a"));
+        };
+        let own = one.own.iter().map(|address| address.ip());
+        assert_eq!(own.collect::<Vec<_>>(), [pod("a", number)]);
+        assert!(Arc::ptr_eq(one, other));
+    }
+}

@@ -129,6 +129,15 @@ impl World {
     }
 
     /// The addresses of the local lists of a cluster's nodes, in the import there.
+    /// The overlays of a cluster's nodes, each with the name of its Service.
+    pub(super) fn overlays(&self, cluster: &str) -> Vec<(&str, &Arc<NodeOverlay>)> {
+        let lists = self.tables.lists.iter();
+        let of_cluster = lists.filter(|((node, _), _)| *node.cluster == *cluster);
+        of_cluster
+            .map(|((_, key), of)| (&*key.service, of))
+            .collect()
+    }
+
     pub(super) fn local(&self, cluster: &str) -> Vec<IpAddr> {
         let key = &self.record(cluster).key;
         let lists = self.tables.lists.iter();
