@@ -171,8 +171,17 @@ pub struct Share {
     pub share: u128,
     /// The sum of its endpoints' weights before their reduction.
     pub total: u128,
-    /// Its endpoints with their weights, all above 0, by address.
-    pub weights: BTreeMap<SocketAddr, u32>,
+    /// Its endpoints with their weights, all above 0, sorted by address.
+    pub weights: Vec<(SocketAddr, u32)>,
+}
+
+impl Share {
+    /// The weight of an endpoint; none if it is left out.
+    #[must_use]
+    pub fn weight(&self, address: SocketAddr) -> Option<u32> {
+        let found = self.weights.binary_search_by_key(&address, |(of, _)| *of);
+        Some(self.weights[found.ok()?].1)
+    }
 }
 
 /// Whether connections follow the shares exactly.
@@ -279,6 +288,10 @@ fn scheduler(scheduling: Scheduling<'_>, unequal: bool) -> Option<String> {
 fn candidates<'a>(input: &Input<'a>) -> Vec<Vec<Candidate<'a>>> {
     let mut seen = BTreeSet::new();
     let tiers = input.tiers.iter().map(|tier| {
+        // Tiers may name many clusters that are not looked at.
+        if seen.len() == input.clusters.len() {
+            return Vec::new();
+        }
         let members: Vec<(&Arc<str>, Option<u16>)> = match tier {
             Tier::Alike(ids) => ids.iter().map(|id| (id, None)).collect(),
             Tier::Weighted(ids) => ids.iter().map(|(id, weight)| (id, Some(*weight))).collect(),

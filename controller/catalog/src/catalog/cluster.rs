@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_model::NodeInfo;
+use portolan_model::{Family, NodeInfo};
 
 use crate::addresses::Addresses;
 use crate::claims::Claims;
@@ -238,6 +238,15 @@ impl Namespace {
 impl ServiceEntry {
     pub(super) fn slices(&self) -> &[PackedSlice] {
         self.slices.as_slice()
+    }
+
+    /// The slices whose family is wanted.
+    pub(super) fn slices_in(
+        &self,
+        is_wanted: impl Fn(Family) -> bool,
+    ) -> impl Iterator<Item = &PackedSlice> {
+        let slices = self.slices().iter();
+        slices.filter(move |slice| slice.family().is_some_and(&is_wanted))
     }
 
     /// Puts a slice, and returns its last version.

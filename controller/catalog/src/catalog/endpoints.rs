@@ -49,6 +49,25 @@ impl Catalog {
         )
     }
 
+    /// The same for the first such port of a Service; none if the controller does not serve the Service.
+    #[must_use]
+    pub fn endpoints_of(
+        &self,
+        service: &ObjectKey,
+        is_it: impl Fn(&ServicePort) -> bool,
+    ) -> Endpoints<'_> {
+        let cluster = self.clusters.get(&service.cluster);
+        let entry = cluster.and_then(|cluster| cluster.entry(&service.namespace, &service.name));
+        let served = entry.and_then(|entry| Some((entry, entry.service.as_ref()?)));
+        let Some((entry, packed)) = served else {
+            return Vec::new();
+        };
+        let port = packed.ports().iter().find(|port| is_it(port));
+        let slices = entry.slices_in(|family| packed.has_family(family));
+        port.map(|port| of_port(slices, &port.name, port.protocol))
+            .unwrap_or_default()
+    }
+
     /// The endpoints of a port of any exported Service, headless ones included, in these families.
     /// Merged like [`endpoints`](Self::endpoints).
     #[must_use]
@@ -71,9 +90,12 @@ impl Catalog {
         families: &[Family],
     ) -> Endpoints<'_, IpAddr> {
         let slices = self.slices_of(service, |family| families.contains(&family));
-        let endpoints = slices.flat_map(|slice| slice.endpoints());
-        let endpoints = endpoints.map(|endpoint| (endpoint.address, endpoint));
-        merged(endpoints.collect())
+        let mut all = Vec::new();
+        for slice in slices {
+            all.reserve(slice.len());
+            all.extend(slice.endpoints().map(|one| (one.address, one)));
+        }
+        merged(all)
     }
 
     /// The slices of a Service whose family is wanted.
@@ -84,10 +106,8 @@ impl Catalog {
     ) -> impl Iterator<Item = &PackedSlice> {
         let cluster = self.clusters.get(&service.cluster);
         let entry = cluster.and_then(|cluster| cluster.entry(&service.namespace, &service.name));
-        let slices = entry.map(ServiceEntry::slices).unwrap_or_default();
-        slices
-            .iter()
-            .filter(move |slice| slice.family().is_some_and(&is_wanted))
+        let slices = entry.map(|entry| entry.slices_in(is_wanted));
+        slices.into_iter().flatten()
     }
 
     /// The weights of the endpoints of a Service.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use portolan_catalog::{
     Catalog, ClusterProperty, Endpoints, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef,
-    Reason, Service, ServiceFacts, ServicePort,
+    Reason, ServiceFacts, ServicePort,
 };
 use portolan_federate::gateway::Gateways;
 use portolan_federate::imports::{ExportStatus, Ready, Valid};
@@ -21,13 +21,10 @@ use super::{Federation, is_imported, service_key};
 /// Addresses that one problem names.
 const NAMED: usize = 4;
 
-/// The port of a Service that an import has: with its name, protocol and number.
-pub(super) fn port_of<'s>(service: &'s Service, port: &ImportPort) -> Option<&'s ServicePort> {
+/// Whether a port of a Service is that of an import: with its name, protocol and number.
+pub(super) fn is_port(one: &ServicePort, port: &ImportPort) -> bool {
     let wanted = &port.port;
-    let mut ports = service.ports.iter();
-    ports.find(|one| {
-        (&one.name, one.protocol, one.port) == (&wanted.name, wanted.protocol, wanted.number)
-    })
+    (&one.name, one.protocol, one.port) == (&wanted.name, wanted.protocol, wanted.number)
 }
 
 /// The port of an exported Service that an import has: with its name, protocol and number.
@@ -213,14 +210,15 @@ impl Federation {
         let hosts = hosts.then(|| catalog.exported_hosts(key, &facts.families));
         let hosts = hosts.map(|hosts| hosts.into_iter().map(|(ip, _)| ip).collect::<Vec<_>>());
         for addresses in lists.chain(hosts) {
-            let mut counts = BTreeMap::<Family, u32>::new();
+            let [mut v4, mut v6] = [0; 2];
             for address in addresses {
-                match cluster.network.admits(address) {
-                    Ok(()) => *counts.entry(Family::of(address)).or_default() += 1,
-                    Err(why) => _ = refused.insert(address, why),
+                match (cluster.network.admits(address), Family::of(address)) {
+                    (Ok(()), Family::V4) => v4 += 1,
+                    (Ok(()), Family::V6) => v6 += 1,
+                    (Err(why), _) => _ = refused.insert(address, why),
                 }
             }
-            most = most.max(counts.into_values().max().unwrap_or(0));
+            most = most.max(v4).max(v6);
         }
         let bound = self.set.quota.endpoints_per_export;
         let excess = (most > bound).then(|| {

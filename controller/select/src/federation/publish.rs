@@ -14,7 +14,7 @@ use portolan_model::{Family, NodeKey};
 use portolan_policy::Cluster;
 use portolan_policy::spec::LastResort;
 
-use super::export::{admitted, port_of};
+use super::export::{admitted, is_port};
 use super::gateway::port_name;
 use super::{Federation, exported_service, given, needs_address, service_key};
 use crate::project::{
@@ -251,7 +251,9 @@ impl Federation {
             }
         };
         let are_zoned = here.import.traffic_distribution.is_some();
-        let endpoints = self.endpoints(catalog, cluster, &service, port);
+        let endpoints = catalog.endpoints_of(&service, |one| is_port(one, port));
+        let most = self.set.quota.endpoints_per_export;
+        let endpoints = admitted(&cluster.network, most, endpoints);
         let weights = catalog.weights(&service);
         let endpoints = endpoints.into_iter().map(|(address, endpoint)| {
             let zone = || zone(catalog, &service.cluster, endpoint.node?);
@@ -269,21 +271,6 @@ impl Federation {
             service,
             state,
         })
-    }
-
-    fn endpoints<'c>(
-        &self,
-        catalog: &'c Catalog,
-        cluster: &Cluster,
-        key: &ObjectKey,
-        port: &ImportPort,
-    ) -> Endpoints<'c> {
-        let Some(service) = catalog.service(key) else {
-            return Endpoints::new();
-        };
-        let port = port_of(&service, port);
-        port.map(|port| self.admitted(catalog, cluster, &service, port))
-            .unwrap_or_default()
     }
 
     /// The endpoints of a port of a Service that imports may use.
@@ -336,7 +323,7 @@ pub(crate) struct Projected {
     /// Each port with its shares by family.
     pub(crate) ports: Vec<(Projection, BTreeMap<Family, OfFamily>)>,
     /// The exported Services whose endpoints were looked at. Those of another one change nothing here.
-    used: BTreeSet<ObjectKey>,
+    used: Vec<ObjectKey>,
     /// The exported Service whose settings it has. Those of another one change nothing here.
     winner: Option<ObjectKey>,
 }

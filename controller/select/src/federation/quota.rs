@@ -2,7 +2,7 @@
 
 //! The ready endpoints of exports, which the quotas of their clusters count.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -98,11 +98,14 @@ impl Federation {
             endpoint.ready && cluster.network.admits(*address).is_ok()
         };
         let hosts = catalog.exported_hosts(key, &facts.families);
-        let mut counts = BTreeMap::<Family, u32>::new();
+        let [mut v4, mut v6] = [0_u32; 2];
         for (address, _) in hosts.into_iter().filter(is_counted) {
-            *counts.entry(Family::of(address)).or_default() += 1;
+            match Family::of(address) {
+                Family::V4 => v4 += 1,
+                Family::V6 => v6 += 1,
+            }
         }
         let most = self.set.quota.endpoints_per_export;
-        counts.into_values().map(|count| count.min(most)).sum()
+        v4.min(most) + v6.min(most)
     }
 }
