@@ -18,14 +18,15 @@ use portolan_model::{ByRecord, NodeKey, Record};
 use crate::packed::{Pack, PackedService};
 use crate::{
     DirtySet, EndpointSlice, FieldProblem, HostFacts, Kind, Node, Object, ObjectChange, ObjectKey,
-    ObjectRef, Pod, Service,
+    ObjectRef, Pod, QuickMap, Service,
 };
 use cluster::{Cluster, KnownNode};
+pub use endpoints::{Endpoints, Weights};
 
 /// Services, EndpointSlices, Nodes and weighted Pods of all clusters, and load balancers. Owned by one task.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    clusters: BTreeMap<Arc<str>, Cluster>,
+    clusters: QuickMap<Arc<str>, Cluster>,
     pack: Pack,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
     /// Records of load balancers, final as their source has them: no endpoint is selected.
@@ -134,6 +135,7 @@ impl Catalog {
         };
         let others = affected(&key, &mut dirty.services);
         cluster.claims.insert(&named, others);
+        dirty.objects.insert(key.clone());
         dirty.services.insert(key);
     }
 
@@ -145,6 +147,7 @@ impl Catalog {
             let service = packed.unpack(key.clone());
             let others = affected(key, &mut dirty.services);
             cluster.claims.remove(&service, others);
+            dirty.objects.insert(key.clone());
             dirty.services.insert(key.clone());
             dirty.urgent = true;
         }

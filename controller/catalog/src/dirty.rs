@@ -14,6 +14,8 @@ use crate::ObjectKey;
 pub struct DirtySet {
     /// Services whose records or node lists may differ now.
     pub services: BTreeSet<ObjectKey>,
+    /// Those of them that changed themselves, beyond their endpoints and what others claim.
+    pub objects: BTreeSet<ObjectKey>,
     /// Nodes whose information may have changed.
     pub nodes: BTreeSet<NodeKey>,
     /// Clusters whose Nodes may be other gateways now ([`HostFacts`](crate::HostFacts)).
@@ -59,6 +61,7 @@ impl DirtySet {
             // Whoever writes these objects looks by itself.
             observed: _,
             // Only with a Service that is dirty.
+            objects: _,
             triggers: _,
         } = self;
         services.is_empty()

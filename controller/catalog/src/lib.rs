@@ -16,9 +16,10 @@ mod dirty;
 mod objects;
 mod packed;
 mod problem;
+mod quick;
 mod shared;
 
-pub use catalog::Catalog;
+pub use catalog::{Catalog, Endpoints, Weights};
 pub use change::ObjectChange;
 pub use claims::{Claim, Claimant};
 pub use dirty::DirtySet;
@@ -29,3 +30,4 @@ pub use objects::{
     SlicePort, TrafficPolicy,
 };
 pub use problem::{FieldProblem, Kind, ObjectRef, Reason};
+pub use quick::QuickMap;

@@ -3,9 +3,10 @@
 //! Values that many objects have alike, kept once.
 
 use std::borrow::Borrow;
-use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
+
+use crate::quick::QuickSet;
 
 /// The size below which unused values are not collected.
 const FEW: usize = 64;
@@ -14,7 +15,7 @@ const FEW: usize = 64;
 /// value costs O(1) and at most half of the set is unused.
 #[derive(Debug)]
 pub(crate) struct Shared<T: ?Sized> {
-    values: HashSet<Arc<T>>,
+    values: QuickSet<Arc<T>>,
     /// How many were in use at the last look.
     used: usize,
 }
@@ -22,7 +23,7 @@ pub(crate) struct Shared<T: ?Sized> {
 impl<T: ?Sized> Default for Shared<T> {
     fn default() -> Self {
         Self {
-            values: HashSet::new(),
+            values: QuickSet::default(),
             used: 0,
         }
     }

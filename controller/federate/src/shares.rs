@@ -171,8 +171,17 @@ pub struct Share {
     pub share: u128,
     /// The sum of its endpoints' weights before their reduction.
     pub total: u128,
-    /// Its endpoints with their weights, all above 0, by address.
-    pub weights: BTreeMap<SocketAddr, u32>,
+    /// Its endpoints with their weights, all above 0, sorted by address.
+    pub weights: Vec<(SocketAddr, u32)>,
+}
+
+impl Share {
+    /// The weight of an endpoint; none if it is left out.
+    #[must_use]
+    pub fn weight(&self, address: SocketAddr) -> Option<u32> {
+        let found = self.weights.binary_search_by_key(&address, |(of, _)| *of);
+        Some(self.weights[found.ok()?].1)
+    }
 }
 
 /// Whether connections follow the shares exactly.
@@ -279,6 +288,10 @@ fn scheduler(scheduling: Scheduling<'_>, unequal: bool) -> Option<String> {
 fn candidates<'a>(input: &Input<'a>) -> Vec<Vec<Candidate<'a>>> {
     let mut seen = BTreeSet::new();
     let tiers = input.tiers.iter().map(|tier| {
+        // Tiers may name many clusters that are not looked at.
+        if seen.len() == input.clusters.len() {
+            return Vec::new();
+        }
         let members: Vec<(&Arc<str>, Option<u16>)> = match tier {
             Tier::Alike(ids) => ids.iter().map(|id| (id, None)).collect(),
             Tier::Weighted(ids) => ids.iter().map(|(id, weight)| (id, Some(*weight))).collect(),
@@ -297,13 +310,16 @@ fn candidates<'a>(input: &Input<'a>) -> Vec<Vec<Candidate<'a>>> {
 
 fn candidate<'a>(id: &'a Arc<str>, cluster: &Cluster, weight: Option<u16>) -> Candidate<'a> {
     let usable = cluster.endpoints.iter().filter(|endpoint| endpoint.usable);
-    let endpoints: BTreeMap<SocketAddr, u32> = usable
-        .map(|endpoint| {
-            let own = if cluster.gateway { 1 } else { endpoint.weight };
-            (endpoint.address, own)
-        })
-        .filter(|(_, own)| *own > 0)
-        .collect();
+    let endpoints = usable.map(|endpoint| {
+        let own = if cluster.gateway { 1 } else { endpoint.weight };
+        (endpoint.address, own)
+    });
+    let mut endpoints: Vec<_> = endpoints.filter(|(_, own)| *own > 0).collect();
+    // Mostly they are sorted already; of copies the last one counts.
+    if !endpoints.is_sorted_by(|(one, _), (next, _)| one < next) {
+        let by_address: BTreeMap<SocketAddr, u32> = endpoints.into_iter().collect();
+        endpoints = by_address.into_iter().collect();
+    }
     let step = u32::from(cluster.step).min(TWENTIETHS);
     let is_away = cluster.drained && step == 0;
     let ready = if is_away || endpoints.is_empty() {
@@ -314,7 +330,7 @@ fn candidate<'a>(id: &'a Arc<str>, cluster: &Cluster, weight: Option<u16>) -> Ca
     Candidate {
         id,
         weight,
-        endpoints: endpoints.into_iter().collect(),
+        endpoints,
         ready: ready.into(),
         expected: if is_away { 0 } else { cluster.expected.into() },
         step,

@@ -155,7 +155,7 @@ fn pods(network: u8, ready: u8, expected: u32) -> Cluster {
 /// Weights with the number of endpoints that have them.
 fn counted(share: &shares::Share) -> BTreeMap<u32, usize> {
     let mut counts = BTreeMap::new();
-    for weight in share.weights.values() {
+    for (_, weight) in &share.weights {
         *counts.entry(*weight).or_default() += 1;
     }
     counts

@@ -119,7 +119,8 @@ pub(crate) fn explain(
     let projection = project(catalog, config, &service, holder.port);
     let frontend = frontend(&projection, &holder, inquiry).ok_or_else(unknown)?;
 
-    let mut endpoints = catalog.endpoints(&service, &service.ports[holder.port]);
+    let endpoints = catalog.endpoints(&service, &service.ports[holder.port]);
+    let mut endpoints: BTreeMap<_, _> = endpoints.into_iter().collect();
     endpoints.retain(|address, _| Family::of(address.ip()) == frontend.family());
     let mut notes = Vec::new();
     for problem in &projection.problems {

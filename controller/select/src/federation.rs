@@ -57,6 +57,16 @@ pub(crate) fn is_import(service: &ObjectKey) -> bool {
     service.name.ends_with(SUFFIX)
 }
 
+/// The Service of the importing cluster that has the name of an import there, whether it exists or not; none for other
+/// Services.
+pub(crate) fn own_service(import: &ObjectKey) -> Option<ObjectKey> {
+    let name = import.name.strip_suffix(SUFFIX)?.into();
+    Some(ObjectKey {
+        name,
+        ..import.clone()
+    })
+}
+
 /// Whether a Service is an import, or an export at gateways: either has no object of its own.
 pub(crate) fn is_federated(service: &ObjectKey) -> bool {
     is_import(service) || exported_service(service).is_some()
@@ -128,8 +138,10 @@ pub(crate) struct Federation {
     grouped: BTreeSet<Arc<str>>,
     /// Set when policies or properties change, on which the groups of all nodes depend.
     groups_stale: bool,
-    /// The imports that depend on the objects of an exported Service.
+    /// The imports that depend on the endpoints of an exported Service.
     users: Users,
+    /// The imports that have the settings of an exported Service, that of their winner.
+    heirs: Users,
     /// The names of clusters by id.
     names: BTreeMap<Arc<str>, Arc<str>>,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
@@ -335,7 +347,9 @@ impl Federation {
         self.dirty.extend(changed);
         self.note_winners();
         let plan = &self.plan;
-        self.users.retain(|service| is_imported(plan, service));
+        for users in [&mut self.users, &mut self.heirs] {
+            users.retain(|service| is_imported(plan, service));
+        }
         self.check_statuses();
         self.unchecked.extend(imported(&self.plan));
         true
@@ -355,6 +369,7 @@ impl Federation {
         self.replan(catalog, dirty.imports, &dirty.exports, &dirty.services);
         self.admit_addresses(catalog, !dirty.nodes.is_empty());
         self.renew_gateways(catalog, &dirty.hosts);
+        let mut redirected = BTreeSet::new();
         if self
             .plan
             .imports
@@ -362,9 +377,13 @@ impl Federation {
             .any(|imports| !imports.is_empty())
         {
             let weighed = catalog.weighed_by(dirty);
+            for service in &dirty.objects {
+                let heirs = self.heirs.take(service);
+                self.dirty.extend(heirs.into_iter().map(owned));
+            }
             for service in dirty.services.union(&weighed) {
                 let users = self.users.take(service);
-                self.dirty.extend(users.into_iter().map(owned));
+                redirected.extend(users.into_iter().map(owned));
                 if is_imported(&self.plan, service) {
                     self.unchecked.insert(service.clone());
                     self.dirty.extend(self.at_gateways(service));
@@ -377,6 +396,9 @@ impl Federation {
                 self.dirty.extend(zoned);
             }
         }
+        // Those that others use claim what they did.
+        redirected.retain(|import| !self.dirty.contains(import));
+        self.dirty.extend(redirected.iter().cloned());
         self.renew_groups(catalog, dirty);
         self.endpoints_changed |= !self.unchecked.is_empty();
         let nodes = dirty.nodes.iter().map(|node| Arc::clone(&node.cluster));
@@ -390,7 +412,9 @@ impl Federation {
             renamed.extend(imports.cloned());
         }
         for import in std::mem::take(&mut self.dirty) {
-            self.claim(catalog, &import, dirty);
+            if !redirected.contains(&import) {
+                self.claim(catalog, &import, dirty);
+            }
             dirty.services.insert(import);
         }
     }

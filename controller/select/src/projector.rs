@@ -2,14 +2,14 @@
 
 //! Incremental projection: compares with the published records and yields the differences.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
-use portolan_catalog::{Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef};
+use portolan_catalog::{Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef, QuickMap};
 use portolan_model::{ByRecord, NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
-use crate::federation::{Federation, is_federated};
+use crate::federation::{Federation, is_federated, own_service};
 use crate::project::project;
 use crate::{Projection, SelectConfig, TableDelta};
 
@@ -20,13 +20,16 @@ type Published = Box<[PublishedPort]>;
 /// The published record of one port of a Service.
 #[derive(Debug)]
 struct PublishedPort {
-    key: RecordKey,
     record: Arc<Record>,
     /// Sorted by node.
     lists: Box<[(NodeKey, Arc<NodeOverlay>)]>,
 }
 
 impl PublishedPort {
+    fn key(&self) -> &RecordKey {
+        &self.record.key
+    }
+
     fn lists_of(&self, node: &NodeKey) -> Option<&Arc<NodeOverlay>> {
         let found = self.lists.binary_search_by(|(of, _)| of.cmp(node));
         Some(&self.lists[found.ok()?].1)
@@ -37,7 +40,7 @@ impl PublishedPort {
 #[derive(Debug, Default)]
 pub struct Projector {
     config: SelectConfig,
-    services: HashMap<ObjectKey, Published>,
+    services: QuickMap<ObjectKey, Published>,
     nodes: BTreeMap<NodeKey, NodeInfo>,
     load_balancers: ByRecord<Record>,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
@@ -165,16 +168,23 @@ impl Projector {
         } else {
             of_service(catalog, self.config, key)
         };
-        let (after, problems) = publish(projections);
+        let own = own_service(key).and_then(|own| self.services.get(&own));
+        let own = own.map(|own| &**own).unwrap_or_default();
+        let (after, problems) = publish(projections, own);
         let had = if problems.is_empty() {
             self.problems.remove(&object)
         } else {
             self.problems.insert(object.clone(), problems)
         };
         self.problems_changed |= had.as_ref() != self.problems.get(&object);
-        let before = self.services.remove(key).unwrap_or_default();
-        differences(&before, &after, delta);
-        if !after.is_empty() {
+        if let Some(before) = self.services.get_mut(key) {
+            differences(before, &after, delta);
+            *before = after;
+            if before.is_empty() {
+                self.services.remove(key);
+            }
+        } else if !after.is_empty() {
+            differences(&Published::default(), &after, delta);
             self.services.insert(key.clone(), after);
         }
     }
@@ -210,7 +220,13 @@ fn of_service(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> Vec<P
         .collect()
 }
 
-fn publish(projections: Vec<Projection>) -> (Published, Vec<FieldProblem>) {
+/// The ports as they are kept. Of an import, the overlays that its cluster's own Service has too, `own`, are shared.
+fn publish(projections: Vec<Projection>, own: &[PublishedPort]) -> (Published, Vec<FieldProblem>) {
+    let shared = |node: &NodeKey, overlay: NodeOverlay| {
+        let mut known = own.iter().filter_map(|port| port.lists_of(node));
+        let known = known.find(|known| ***known == overlay);
+        known.map_or_else(|| Arc::new(overlay), Arc::clone)
+    };
     // By key: of two ports with one name and protocol, the last one counts.
     let mut published = BTreeMap::new();
     let mut problems = Vec::new();
@@ -227,13 +243,15 @@ fn publish(projections: Vec<Projection>) -> (Published, Vec<FieldProblem>) {
             }
         }
         let Some(record) = record else { continue };
-        let lists = lists.into_iter();
+        let lists = lists.into_iter().map(|(node, overlay)| {
+            let overlay = shared(&node, overlay);
+            (node, overlay)
+        });
         let port = PublishedPort {
-            key: record.key.clone(),
             record: Arc::new(record),
-            lists: lists.map(|(node, of)| (node, Arc::new(of))).collect(),
+            lists: lists.collect(),
         };
-        published.insert(port.key.clone(), port);
+        published.insert(port.key().clone(), port);
     }
     (published.into_values().collect(), problems)
 }
@@ -242,34 +260,34 @@ fn publish(projections: Vec<Projection>) -> (Published, Vec<FieldProblem>) {
 fn differences(before: &Published, after: &Published, delta: &mut TableDelta) {
     for gone in before
         .iter()
-        .filter(|port| find(after, &port.key).is_none())
+        .filter(|port| find(after, port.key()).is_none())
     {
-        delta.records.insert(gone.key.clone(), None);
+        delta.records.insert(gone.key().clone(), None);
         for (node, _) in &gone.lists {
-            change_lists(delta, node, &gone.key, None);
+            change_lists(delta, node, gone.key(), None);
         }
     }
     for port in after {
-        let old = find(before, &port.key);
+        let old = find(before, port.key());
         if old.map(|old| &old.record) != Some(&port.record) {
             let record = Arc::clone(&port.record);
-            delta.records.insert(port.key.clone(), Some(record));
+            delta.records.insert(port.key().clone(), Some(record));
         }
         for (node, _) in old.iter().flat_map(|old| &old.lists) {
             if port.lists_of(node).is_none() {
-                change_lists(delta, node, &port.key, None);
+                change_lists(delta, node, port.key(), None);
             }
         }
         for (node, lists) in &port.lists {
             if old.and_then(|old| old.lists_of(node)) != Some(lists) {
-                change_lists(delta, node, &port.key, Some(Arc::clone(lists)));
+                change_lists(delta, node, port.key(), Some(Arc::clone(lists)));
             }
         }
     }
 }
 
 fn find<'a>(published: &'a Published, key: &RecordKey) -> Option<&'a PublishedPort> {
-    let found = published.binary_search_by(|port| port.key.cmp(key));
+    let found = published.binary_search_by(|port| port.key().cmp(key));
     Some(&published[found.ok()?])
 }
 

@@ -21,6 +21,9 @@ use crate::{
 /// Keeps our hashes apart from any other use of BLAKE3.
 const KEY: &[u8; 32] = b"portolan.v1 content hash (keyed)";
 
+/// The bytes that most records have room in.
+const FIRST: usize = 1024;
+
 /// 128 bits of keyed BLAKE3 over canonical content.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentHash(pub u128);
@@ -180,28 +183,34 @@ impl NodeInfo {
 pub fn node_hash(name: &str, own: SetHash) -> ContentHash {
     let mut c = Canonical::new("own");
     c.text(name);
-    c.0.update(&own.to_bytes());
+    c.raw(&own.to_bytes());
     c.finish()
 }
 
-/// Writes content so that no two different contents write the same bytes.
-struct Canonical(blake3::Hasher);
+/// Content, written so that no two different contents write the same bytes. It is hashed at once: each
+/// update of a hasher costs as much as a few hundred bytes.
+struct Canonical(Vec<u8>);
 
 impl Canonical {
     fn new(domain: &str) -> Self {
-        let mut this = Self(blake3::Hasher::new_keyed(KEY));
+        let mut this = Self(Vec::with_capacity(FIRST));
         this.text(domain);
         this
     }
 
     fn finish(self) -> ContentHash {
-        let mut bytes = [0; 16];
-        self.0.finalize_xof().fill(&mut bytes);
-        ContentHash(u128::from_be_bytes(bytes))
+        let hash = blake3::keyed_hash(KEY, &self.0);
+        let mut first = [0; 16];
+        first.copy_from_slice(&hash.as_bytes()[..16]);
+        ContentHash(u128::from_be_bytes(first))
     }
 
     fn number(&mut self, number: u64) {
-        self.0.update(&number.to_be_bytes());
+        self.raw(&number.to_be_bytes());
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
     }
 
     /// A value newer than the first version: an absent one leaves the hash unchanged.
@@ -226,7 +235,7 @@ impl Canonical {
 
     fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
-        self.0.update(bytes);
+        self.raw(bytes);
     }
 
     fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
@@ -246,11 +255,11 @@ impl Canonical {
         match ip {
             IpAddr::V4(v4) => {
                 self.number(4);
-                self.0.update(&v4.octets());
+                self.raw(&v4.octets());
             }
             IpAddr::V6(v6) => {
                 self.number(6);
-                self.0.update(&v6.octets());
+                self.raw(&v6.octets());
             }
         }
     }

@@ -2,7 +2,7 @@
 
 //! Protocols, address families, nodes, and the key of a record.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -234,13 +234,18 @@ impl fmt::Display for RecordKey {
     /// `[cluster/]namespace/service[:port]/PROTOCOL`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.cluster.is_empty() {
-            write!(f, "{}/", self.cluster)?;
+            f.write_str(&self.cluster)?;
+            f.write_char('/')?;
         }
-        write!(f, "{}/{}", self.namespace, self.service)?;
+        f.write_str(&self.namespace)?;
+        f.write_char('/')?;
+        f.write_str(&self.service)?;
         if !self.port.is_empty() {
-            write!(f, ":{}", self.port)?;
+            f.write_char(':')?;
+            f.write_str(&self.port)?;
         }
-        write!(f, "/{}", self.protocol)
+        f.write_char('/')?;
+        f.write_str(self.protocol.as_str())
     }
 }
 

@@ -21,20 +21,28 @@ pub(super) fn encode_destinations(destinations: &[Destination]) -> Option<v1::De
 
 /// Columns without weights; nothing if there are no addresses.
 pub(super) fn encode_addresses(
-    addresses: impl Iterator<Item = SocketAddr>,
+    addresses: impl Iterator<Item = SocketAddr> + Clone,
 ) -> Option<v1::Destinations> {
-    let mut columns = v1::Destinations::default();
+    let first = addresses.clone().next()?.port();
+    let mut ports = addresses.clone().map(|address| address.port());
+    let ports = if ports.all(|port| port == first) {
+        vec![first.into()]
+    } else {
+        addresses.clone().map(|one| one.port().into()).collect()
+    };
+    let count_v4 = addresses.clone().filter(SocketAddr::is_ipv4).count();
+    let mut columns = v1::Destinations {
+        v4: Vec::with_capacity(count_v4),
+        ports,
+        ..v1::Destinations::default()
+    };
     for address in addresses {
         match address.ip() {
             IpAddr::V4(ip) => columns.v4.push(ip.into()),
             IpAddr::V6(ip) => columns.v6.extend(ip.octets()),
         }
-        columns.ports.push(address.port().into());
     }
-    if columns.ports.windows(2).all(|pair| pair[0] == pair[1]) {
-        columns.ports.truncate(1);
-    }
-    (!columns.ports.is_empty()).then_some(columns)
+    Some(columns)
 }
 
 /// The destinations of columns; empty without columns.

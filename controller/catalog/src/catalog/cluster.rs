@@ -2,24 +2,24 @@
 
 //! The objects of one cluster, by namespace and name: no name is kept twice for a key.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_model::NodeInfo;
+use portolan_model::{Family, NodeInfo};
 
 use crate::addresses::Addresses;
 use crate::claims::Claims;
 use crate::packed::{Few, PackedService, PackedSlice, cut};
-use crate::{HostFacts, Kind, Service, ServiceExport, ServiceImport};
+use crate::{HostFacts, Kind, QuickMap, Service, ServiceExport, ServiceImport};
 
 /// One cluster.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
-    pub(super) namespaces: HashMap<Arc<str>, Namespace>,
-    pub(super) nodes: HashMap<Arc<str>, Box<KnownNode>>,
+    pub(super) namespaces: QuickMap<Arc<str>, Namespace>,
+    pub(super) nodes: QuickMap<Arc<str>, Box<KnownNode>>,
     /// The weights of those nodes that have one: few, mostly none.
-    pub(super) node_weights: HashMap<Arc<str>, u32>,
+    pub(super) node_weights: QuickMap<Arc<str>, u32>,
     pub(super) claims: Claims,
     pub(super) addresses: Addresses,
     /// Of Services, EndpointSlices and Nodes; `None` before the source reports any.
@@ -34,9 +34,9 @@ pub(super) struct Cluster {
 pub(super) struct SharedObjects {
     pub(super) namespaces: BTreeSet<Arc<str>>,
     /// By namespace and name.
-    pub(super) exports: BTreeMap<(Arc<str>, Arc<str>), ServiceExport>,
+    pub(super) exports: QuickMap<(Arc<str>, Arc<str>), Box<ServiceExport>>,
     /// The Services that imports are for claims, by namespace and name.
-    pub(super) imports: BTreeMap<(Arc<str>, Arc<str>), Service>,
+    pub(super) imports: QuickMap<(Arc<str>, Arc<str>), Box<Service>>,
     /// ServiceImports that are there, by namespace and name.
     pub(super) observed: BTreeMap<(Arc<str>, Arc<str>), ServiceImport>,
     /// What the cluster says of itself: values by name.
@@ -54,12 +54,12 @@ pub(super) struct Counts {
 /// One namespace of one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
-    pub(super) services: HashMap<Arc<str>, Box<ServiceEntry>>,
+    pub(super) services: QuickMap<Arc<str>, Box<ServiceEntry>>,
     /// The Services of those slices whose name does not say it: controllers name a slice by its
     /// Service, a dash and a random end, but if that is too long.
-    elsewhere: HashMap<Arc<str>, Arc<str>>,
+    elsewhere: QuickMap<Arc<str>, Arc<str>>,
     /// The weights of those Pods that have one.
-    pub(super) pods: HashMap<Arc<str>, u32>,
+    pub(super) pods: QuickMap<Arc<str>, u32>,
 }
 
 /// A Service and its slices, which may come before it.
@@ -238,6 +238,15 @@ impl Namespace {
 impl ServiceEntry {
     pub(super) fn slices(&self) -> &[PackedSlice] {
         self.slices.as_slice()
+    }
+
+    /// The slices whose family is wanted.
+    pub(super) fn slices_in(
+        &self,
+        is_wanted: impl Fn(Family) -> bool,
+    ) -> impl Iterator<Item = &PackedSlice> {
+        let slices = self.slices().iter();
+        slices.filter(move |slice| slice.family().is_some_and(&is_wanted))
     }
 
     /// Puts a slice, and returns its last version.

@@ -2,7 +2,7 @@
 
 //! The endpoints of a Service port, and their weights.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -11,7 +11,27 @@ use portolan_model::{Family, NodeKey, Protocol};
 use super::Catalog;
 use super::cluster::{Namespace, ServiceEntry};
 use crate::packed::PackedSlice;
-use crate::{DirtySet, EndpointRef, ObjectKey, Service, ServicePort};
+use crate::{DirtySet, EndpointRef, ObjectKey, QuickMap, Service, ServicePort};
+
+/// The endpoints of a Service port by place: sorted, each once.
+pub type Endpoints<'c, K = SocketAddr> = Vec<(K, EndpointRef<'c>)>;
+
+/// The weights of the endpoints of one Service.
+#[derive(Debug, Clone, Copy)]
+pub struct Weights<'c> {
+    pods: Option<&'c QuickMap<Arc<str>, u32>>,
+    nodes: Option<&'c QuickMap<Arc<str>, u32>>,
+}
+
+impl Weights<'_> {
+    /// The weight of an endpoint: its pod's, else its node's, else 1.
+    #[must_use]
+    pub fn of(&self, endpoint: &EndpointRef<'_>) -> u32 {
+        let of_pod = || self.pods?.get(endpoint.pod?);
+        let of_node = || self.nodes?.get(endpoint.node?);
+        of_pod().or_else(of_node).copied().unwrap_or(1)
+    }
+}
 
 impl Catalog {
     /// The endpoints of a Service port in all its slices, by address: merged, sorted, each once.
@@ -20,17 +40,32 @@ impl Catalog {
     /// the two. The catalog prefers the one with a node, then a ready one, then a serving one, so
     /// that the result does not depend on the order of events and a move loses nothing.
     #[must_use]
-    pub fn endpoints(
-        &self,
-        service: &Service,
-        port: &ServicePort,
-    ) -> BTreeMap<SocketAddr, EndpointRef<'_>> {
+    pub fn endpoints(&self, service: &Service, port: &ServicePort) -> Endpoints<'_> {
         let is_ours = |family| service.has_family(family);
         of_port(
             self.slices_of(&service.key, is_ours),
             &port.name,
             port.protocol,
         )
+    }
+
+    /// The same for the first such port of a Service; none if the controller does not serve the Service.
+    #[must_use]
+    pub fn endpoints_of(
+        &self,
+        service: &ObjectKey,
+        is_it: impl Fn(&ServicePort) -> bool,
+    ) -> Endpoints<'_> {
+        let cluster = self.clusters.get(&service.cluster);
+        let entry = cluster.and_then(|cluster| cluster.entry(&service.namespace, &service.name));
+        let served = entry.and_then(|entry| Some((entry, entry.service.as_ref()?)));
+        let Some((entry, packed)) = served else {
+            return Vec::new();
+        };
+        let port = packed.ports().iter().find(|port| is_it(port));
+        let slices = entry.slices_in(|family| packed.has_family(family));
+        port.map(|port| of_port(slices, &port.name, port.protocol))
+            .unwrap_or_default()
     }
 
     /// The endpoints of a port of any exported Service, headless ones included, in these families.
@@ -41,7 +76,7 @@ impl Catalog {
         service: &ObjectKey,
         families: &[Family],
         port: (&str, Protocol),
-    ) -> BTreeMap<SocketAddr, EndpointRef<'_>> {
+    ) -> Endpoints<'_> {
         let slices = self.slices_of(service, |family| families.contains(&family));
         of_port(slices, port.0, port.1)
     }
@@ -53,10 +88,14 @@ impl Catalog {
         &self,
         service: &ObjectKey,
         families: &[Family],
-    ) -> BTreeMap<IpAddr, EndpointRef<'_>> {
+    ) -> Endpoints<'_, IpAddr> {
         let slices = self.slices_of(service, |family| families.contains(&family));
-        let endpoints = slices.flat_map(|slice| slice.endpoints());
-        merged(endpoints.map(|endpoint| (endpoint.address, endpoint)))
+        let mut all = Vec::new();
+        for slice in slices {
+            all.reserve(slice.len());
+            all.extend(slice.endpoints().map(|one| (one.address, one)));
+        }
+        merged(all)
     }
 
     /// The slices of a Service whose family is wanted.
@@ -67,29 +106,27 @@ impl Catalog {
     ) -> impl Iterator<Item = &PackedSlice> {
         let cluster = self.clusters.get(&service.cluster);
         let entry = cluster.and_then(|cluster| cluster.entry(&service.namespace, &service.name));
-        let slices = entry.map(ServiceEntry::slices).unwrap_or_default();
-        slices
-            .iter()
-            .filter(move |slice| slice.family().is_some_and(&is_wanted))
+        let slices = entry.map(|entry| entry.slices_in(is_wanted));
+        slices.into_iter().flatten()
     }
 
-    /// The weight of an endpoint of a Service: its pod's, else its node's, else 1.
+    /// The weights of the endpoints of a Service.
+    #[must_use]
+    pub fn weights(&self, service: &ObjectKey) -> Weights<'_> {
+        let cluster = self.clusters.get(&service.cluster);
+        // Usually no Pod has one, and the lookup is skipped.
+        let with_pods = cluster.filter(|cluster| cluster.counts.pods > 0);
+        let namespace = with_pods.and_then(|cluster| cluster.namespaces.get(&service.namespace));
+        Weights {
+            pods: namespace.map(|namespace| &namespace.pods),
+            nodes: cluster.map(|cluster| &cluster.node_weights),
+        }
+    }
+
+    /// As [`Weights::of`], for one endpoint.
     #[must_use]
     pub fn weight(&self, service: &ObjectKey, endpoint: &EndpointRef<'_>) -> u32 {
-        self.given_weight(service, endpoint).unwrap_or(1)
-    }
-
-    fn given_weight(&self, service: &ObjectKey, endpoint: &EndpointRef<'_>) -> Option<u32> {
-        let cluster = self.clusters.get(&service.cluster)?;
-        // Usually there are none, and the lookup is skipped.
-        if cluster.counts.pods > 0
-            && let Some(pod) = endpoint.pod
-            && let Some(namespace) = cluster.namespaces.get(&service.namespace)
-            && let Some(weight) = namespace.pods.get(pod)
-        {
-            return Some(*weight);
-        }
-        cluster.node_weights.get(endpoint.node?).copied()
+        self.weights(service).of(endpoint)
     }
 
     /// The Services with endpoints whose weight changed.
@@ -141,29 +178,29 @@ fn of_port<'c>(
     slices: impl Iterator<Item = &'c PackedSlice>,
     name: &str,
     protocol: Protocol,
-) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
-    let endpoints = slices.flat_map(|slice| {
-        let numbers: Vec<u16> = slice.numbers(name, protocol).collect();
-        numbers.into_iter().flat_map(|number| {
-            let all = slice.endpoints();
-            all.map(move |endpoint| (SocketAddr::new(endpoint.address, number), endpoint))
-        })
-    });
-    merged(endpoints)
+) -> Endpoints<'c> {
+    let mut all = Vec::new();
+    for slice in slices {
+        for number in slice.numbers(name, protocol) {
+            let endpoints = slice.endpoints();
+            all.reserve(slice.len());
+            all.extend(endpoints.map(|one| (SocketAddr::new(one.address, number), one)));
+        }
+    }
+    merged(all)
 }
 
 /// Endpoints by place, each once: of copies the preferred one.
-fn merged<'c, K: Ord>(
-    endpoints: impl Iterator<Item = (K, EndpointRef<'c>)>,
-) -> BTreeMap<K, EndpointRef<'c>> {
-    let mut merged: BTreeMap<K, EndpointRef<'c>> = BTreeMap::new();
-    for (place, endpoint) in endpoints {
-        let kept = merged.entry(place).or_insert(endpoint);
-        if preference(&endpoint) > preference(kept) {
-            *kept = endpoint;
-        }
+fn merged<K: Ord>(mut endpoints: Endpoints<'_, K>) -> Endpoints<'_, K> {
+    // Mostly they are sorted already.
+    if !endpoints.is_sorted_by(|(one, _), (next, _)| one < next) {
+        endpoints.sort_by(|(one, kept), (other, copy)| {
+            let by_preference = || preference(copy).cmp(&preference(kept));
+            one.cmp(other).then_with(by_preference)
+        });
+        endpoints.dedup_by(|(copy, _), (kept, _)| copy == kept);
     }
-    merged
+    endpoints
 }
 
 /// The Node of an endpoint of a Service.

@@ -16,19 +16,21 @@ const MAX_PROPERTIES: usize = 1_000;
 const MAX_OBSERVED: usize = 100_000;
 
 impl Catalog {
-    /// The exports of a cluster, in order of their names.
+    /// The exports of a cluster, in no order.
     pub fn exports(&self, cluster: &str) -> impl Iterator<Item = &ServiceExport> {
         let shared = self.shared_of(cluster);
         shared
             .into_iter()
             .flat_map(|shared| shared.exports.values())
+            .map(|export| &**export)
     }
 
     /// The export of a Service.
     #[must_use]
     pub fn export(&self, key: &ObjectKey) -> Option<&ServiceExport> {
         let exports = &self.shared_of(&key.cluster)?.exports;
-        exports.get(&(Arc::clone(&key.namespace), Arc::clone(&key.name)))
+        let export = exports.get(&(Arc::clone(&key.namespace), Arc::clone(&key.name)))?;
+        Some(export)
     }
 
     /// The namespaces of a cluster that are known to exist.
@@ -66,7 +68,7 @@ impl Catalog {
         let others = affected(&key, &mut dirty.services);
         cluster.claims.insert(&import, others);
         let name = (Arc::clone(&key.namespace), Arc::clone(&key.name));
-        shared(cluster).imports.insert(name, import);
+        shared(cluster).imports.insert(name, Box::new(import));
         dirty.services.insert(key);
     }
 
@@ -88,7 +90,8 @@ impl Catalog {
     #[must_use]
     pub fn import(&self, key: &ObjectKey) -> Option<&Service> {
         let imports = &self.shared_of(&key.cluster)?.imports;
-        imports.get(&(Arc::clone(&key.namespace), Arc::clone(&key.name)))
+        let import = imports.get(&(Arc::clone(&key.namespace), Arc::clone(&key.name)))?;
+        Some(import)
     }
 
     fn shared_of(&self, cluster: &str) -> Option<&SharedObjects> {
@@ -128,7 +131,7 @@ impl Catalog {
         );
         let exports = &mut shared(self.cluster(&export.key.cluster)).exports;
         let (key, status) = (export.key.clone(), export.status.clone());
-        let Some(mut before) = exports.insert(name.clone(), export) else {
+        let Some(mut before) = exports.insert(name.clone(), Box::new(export)) else {
             dirty.exports.insert(key);
             return;
         };

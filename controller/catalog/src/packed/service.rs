@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::Scheduling;
+use portolan_model::{Family, Scheduling};
 
 use super::{Few, Pack};
 use crate::{ObjectKey, Service, ServicePort, TrafficPolicy};
@@ -102,6 +102,16 @@ impl PackedService {
             health_check_port: more.health_check_port,
             ..service
         }
+    }
+
+    pub(crate) fn ports(&self) -> &[ServicePort] {
+        self.ports.as_slice()
+    }
+
+    /// As [`Service::has_family`].
+    pub(crate) fn has_family(&self, family: Family) -> bool {
+        let ips = self.cluster_ips.as_slice();
+        ips.iter().any(|ip| Family::of(*ip) == family)
     }
 
     pub(crate) fn created(&self) -> Option<i64> {

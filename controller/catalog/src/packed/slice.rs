@@ -2,14 +2,13 @@
 
 //! EndpointSlices: 12 bytes for an IPv4 endpoint, 24 for an IPv6 one, and the names of pods and hosts.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_model::{Family, Protocol};
 
 use crate::shared::Shared;
-use crate::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
+use crate::{Endpoint, EndpointRef, EndpointSlice, QuickMap, SlicePort};
 
 /// Between names. The API server has no names with it, and a file that does has itself to blame:
 /// a name ends there.
@@ -70,10 +69,23 @@ impl Pack {
         let ports: Vec<_> = ports.collect();
         PackedSlice {
             names: names(&slice.key.name, &endpoints),
-            addresses: endpoints.iter().flat_map(|e| octets(e.address)).collect(),
+            addresses: octets(&endpoints),
             ports: self.ports.get(ports),
-            places: endpoints.into_iter().map(|e| self.place(e)).collect(),
+            places: self.places(endpoints),
         }
+    }
+
+    fn places(&mut self, endpoints: Vec<Endpoint>) -> Box<[Arc<Place>]> {
+        let mut places: Vec<Arc<Place>> = Vec::with_capacity(endpoints.len());
+        for endpoint in endpoints {
+            let last = places.last();
+            let place = match last.filter(|last| last.is_of(&endpoint)) {
+                Some(last) => Arc::clone(last),
+                None => self.place(endpoint),
+            };
+            places.push(place);
+        }
+        places.into_boxed_slice()
     }
 
     /// A name that other objects have too.
@@ -127,10 +139,17 @@ impl PackedSlice {
         self.ports.iter().filter(is_it).map(|port| port.port)
     }
 
+    /// The number of endpoints.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// The endpoints, in the slice's order.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointRef<'_>> {
-        let mut pods = self.names.split(SEPARATOR).skip(1);
-        let mut hostnames = self.names.split(SEPARATOR).skip(1 + self.places.len());
+        // Mostly there is only the slice's own name.
+        let more = self.names.split_once(SEPARATOR).map(|(_, more)| more);
+        let mut pods = more.map(|more| more.split(SEPARATOR));
+        let mut hostnames = more.map(|more| more.split(SEPARATOR).skip(self.places.len()));
         let width = self.addresses.len() / self.places.len().max(1);
         let addresses = self
             .addresses
@@ -140,8 +159,10 @@ impl PackedSlice {
             .iter()
             .zip(addresses)
             .map(move |(place, address)| {
-                let pod = pods.next().filter(|name| !name.is_empty());
-                let hostname = hostnames.next().filter(|name| !name.is_empty());
+                let pod = pods.as_mut().and_then(Iterator::next);
+                let pod = pod.filter(|name| !name.is_empty());
+                let hostname = hostnames.as_mut().and_then(Iterator::next);
+                let hostname = hostname.filter(|name| !name.is_empty());
                 place.view(address, pod, hostname)
             })
     }
@@ -149,18 +170,38 @@ impl PackedSlice {
     /// Whether the next version lacks an endpoint of this one that was ready or usable, or lacks
     /// its readiness.
     pub(crate) fn loses(&self, after: Option<&Self>) -> bool {
-        let after = after.into_iter().flat_map(Self::endpoints);
-        let after: HashMap<IpAddr, EndpointRef<'_>> = after.map(|e| (e.address, e)).collect();
+        let mut after = after.into_iter().flat_map(Self::endpoints);
+        // Mostly both have one order, and few differ: those of the next version that were passed over.
+        let mut others = QuickMap::<IpAddr, EndpointRef<'_>>::default();
         self.endpoints().any(|before| {
-            let after = after.get(&before.address);
-            let is_ready = after.is_some_and(|after| after.ready);
-            let is_usable = after.is_some_and(EndpointRef::is_usable);
+            let mut found = others.get(&before.address).copied();
+            while found.is_none()
+                && let Some(next) = after.next()
+            {
+                if next.address == before.address {
+                    found = Some(next);
+                } else {
+                    others.insert(next.address, next);
+                }
+            }
+            let is_ready = found.is_some_and(|after| after.ready);
+            let is_usable = found.is_some_and(|after| after.is_usable());
             (before.ready && !is_ready) || (before.is_usable() && !is_usable)
         })
     }
 }
 
 impl Place {
+    /// Whether it is that of an endpoint. Hints are not compared: few have some.
+    fn is_of(&self, endpoint: &Endpoint) -> bool {
+        let no_hints = self.hints.is_none() && endpoint.zone_hints.is_none();
+        no_hints
+            && endpoint.node_hints.is_none()
+            && self.node == endpoint.node
+            && (self.ready, self.serving, self.terminating)
+                == (endpoint.ready, endpoint.serving, endpoint.terminating)
+    }
+
     fn view<'a>(
         &'a self,
         address: IpAddr,
@@ -182,11 +223,19 @@ impl Place {
     }
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(v4) => v4.octets().into(),
-        IpAddr::V6(v6) => v6.octets().into(),
+fn octets(endpoints: &[Endpoint]) -> Box<[u8]> {
+    let width = match endpoints.first().map(|endpoint| endpoint.address) {
+        Some(IpAddr::V4(_)) => 4,
+        _ => 16,
+    };
+    let mut all = Vec::with_capacity(width * endpoints.len());
+    for endpoint in endpoints {
+        match endpoint.address {
+            IpAddr::V4(v4) => all.extend_from_slice(&v4.octets()),
+            IpAddr::V6(v6) => all.extend_from_slice(&v6.octets()),
+        }
     }
+    all.into_boxed_slice()
 }
 
 fn address(octets: &[u8]) -> Option<IpAddr> {

@@ -4,12 +4,17 @@
 
 /// The greatest common divisor; 0 of nothing but zeroes.
 pub(super) fn gcd(numbers: impl IntoIterator<Item = u128>) -> u128 {
-    numbers.into_iter().fold(0, |mut one, mut other| {
+    let mut numbers = numbers.into_iter();
+    let mut one = 0;
+    // Nothing divides more than 1.
+    while one != 1
+        && let Some(mut other) = numbers.next()
+    {
         while other != 0 {
             (one, other) = (other, one % other);
         }
-        one
-    })
+    }
+    one
 }
 
 /// Numbers without their common divisor.

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::stable;
+use crate::stable::Parts;
 
 /// The place of an endpoint among those of a record in an importing cluster: 64 bits of keyed BLAKE3
 /// over the cluster's id, the record's key, the address and the port. Equal on all replicas and in all
@@ -12,19 +12,32 @@ use crate::stable;
 /// endpoints.
 #[must_use]
 pub fn order_of(importing: &str, record: &[u8], address: SocketAddr) -> u64 {
-    let (v4, v6);
-    let ip: &[u8] = match address.ip() {
-        IpAddr::V4(ip) => {
-            v4 = ip.octets();
-            &v4
-        }
-        IpAddr::V6(ip) => {
-            v6 = ip.octets();
-            &v6
-        }
-    };
-    let port = address.port().to_be_bytes();
-    stable::hash([b"endpoint", importing.as_bytes(), record, ip, &port])
+    Order::new(importing, record).of(address)
+}
+
+/// The same for many endpoints.
+#[derive(Debug)]
+pub(super) struct Order(Parts);
+
+impl Order {
+    pub(super) fn new(importing: &str, record: &[u8]) -> Self {
+        Self(Parts::new([b"endpoint", importing.as_bytes(), record]))
+    }
+
+    pub(super) fn of(&mut self, address: SocketAddr) -> u64 {
+        let (v4, v6);
+        let ip: &[u8] = match address.ip() {
+            IpAddr::V4(ip) => {
+                v4 = ip.octets();
+                &v4
+            }
+            IpAddr::V6(ip) => {
+                v6 = ip.octets();
+                &v6
+            }
+        };
+        self.0.hash_with([ip, &address.port().to_be_bytes()])
+    }
 }
 
 #[cfg(test)]

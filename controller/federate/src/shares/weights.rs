@@ -3,12 +3,12 @@
 //! Steps 7 and 8, and the bound on real servers: the weight of each endpoint.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use super::Input;
 use super::arithmetic::gcd;
+use super::hash::Order;
 use super::split::Sharer;
-use super::{Input, order_of};
 
 /// Keeps of each cluster's endpoints its part of the most real servers, at least one.
 pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Vec<Sharer<'a>> {
@@ -20,22 +20,23 @@ pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Ve
     if count <= limit {
         return sharers;
     }
+    let mut order = Order::new(input.importing, input.record);
     for sharer in &mut sharers {
         let endpoints = &mut sharer.candidate.endpoints;
         let kept = (limit * endpoints.len() / count).max(1);
-        endpoints.sort_by_cached_key(|(address, _)| (order(input, *address), *address));
+        endpoints.sort_by_cached_key(|(address, _)| (order.of(*address), *address));
         endpoints.truncate(kept);
     }
     sharers
 }
 
-/// The weights of each cluster's endpoints, and whether they differ. An endpoint of weight 0 is left
-/// out.
+/// The weights of each cluster's endpoints by address, and whether they differ. An endpoint of weight 0
+/// is left out.
 pub(super) fn weights(
     sharers: &[Sharer<'_>],
     totals: &[u128],
     input: &Input<'_>,
-) -> (Vec<BTreeMap<SocketAddr, u32>>, bool) {
+) -> (Vec<Vec<(SocketAddr, u32)>>, bool) {
     let weighed: Vec<Vec<(SocketAddr, u128)>> = sharers
         .iter()
         .zip(totals)
@@ -45,14 +46,14 @@ pub(super) fn weights(
     let divisor = gcd(all()).max(1);
     let unequal = all().any(|weight| weight != divisor);
     let reduced = weighed.into_iter().map(|weights| {
-        let weights = weights.into_iter();
+        let weights = weights.into_iter().map(|(address, weight)| {
+            // At most 255, by the bound on totals.
+            let weight = u32::try_from(weight / divisor).unwrap_or(u32::MAX);
+            (address, weight)
+        });
+        let mut weights: Vec<_> = weights.collect();
+        weights.sort_unstable();
         weights
-            .map(|(address, weight)| {
-                // At most 255, by the bound on totals.
-                let weight = u32::try_from(weight / divisor).unwrap_or(u32::MAX);
-                (address, weight)
-            })
-            .collect()
     });
     (reduced.collect(), unequal)
 }
@@ -72,8 +73,9 @@ fn distributed(sharer: &Sharer<'_>, total: u128, input: &Input<'_>) -> Vec<(Sock
     let given: u128 = weights.iter().map(|(_, weight, _)| *weight).sum();
     let left = usize::try_from(total - given).unwrap_or(usize::MAX);
     if left > 0 {
+        let mut order = Order::new(input.importing, input.record);
         weights.sort_by_cached_key(|(address, _, remainder)| {
-            (Reverse(*remainder), order(input, *address), *address)
+            (Reverse(*remainder), order.of(*address), *address)
         });
         for (_, weight, _) in weights.iter_mut().take(left) {
             *weight += 1;
@@ -81,8 +83,4 @@ fn distributed(sharer: &Sharer<'_>, total: u128, input: &Input<'_>) -> Vec<(Sock
     }
     let used = weights.into_iter().filter(|(_, weight, _)| *weight > 0);
     used.map(|(address, weight, _)| (address, weight)).collect()
-}
-
-fn order(input: &Input<'_>, address: SocketAddr) -> u64 {
-    order_of(input.importing, input.record, address)
 }

@@ -102,11 +102,11 @@ fn explained(of_family: &OfFamily, lists: Lists, own: Option<&NodeOverlay>) -> V
         let share = of_family.shares.clusters.get(id);
         cluster.endpoints.iter().map(move |endpoint| {
             let weight = match lists {
-                Lists::Cluster => share.and_then(|share| share.weights.get(&endpoint.address)),
+                Lists::Cluster => share.and_then(|share| share.weight(endpoint.address)),
                 Lists::Local => {
                     let mut local = local.iter();
                     let found = local.find(|one| one.address == endpoint.address);
-                    found.map(|one| &one.weight)
+                    found.map(|one| one.weight)
                 }
             };
             let reason = match (weight, lists) {
@@ -122,7 +122,7 @@ fn explained(of_family: &OfFamily, lists: Lists, own: Option<&NodeOverlay>) -> V
             };
             Explained {
                 address: endpoint.address,
-                weight: weight.copied().unwrap_or(0),
+                weight: weight.unwrap_or(0),
                 node: None,
                 zone: None,
                 ready: endpoint.usable,

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_catalog::{
-    Catalog, ClusterProperty, EndpointRef, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef,
-    Reason, Service, ServiceFacts, ServicePort,
+    Catalog, ClusterProperty, Endpoints, ExportPort, FieldProblem, Kind, ObjectKey, ObjectRef,
+    Reason, ServiceFacts, ServicePort,
 };
 use portolan_federate::gateway::Gateways;
 use portolan_federate::imports::{ExportStatus, Ready, Valid};
@@ -21,13 +21,10 @@ use super::{Federation, is_imported, service_key};
 /// Addresses that one problem names.
 const NAMED: usize = 4;
 
-/// The port of a Service that an import has: with its name, protocol and number.
-pub(super) fn port_of<'s>(service: &'s Service, port: &ImportPort) -> Option<&'s ServicePort> {
+/// Whether a port of a Service is that of an import: with its name, protocol and number.
+pub(super) fn is_port(one: &ServicePort, port: &ImportPort) -> bool {
     let wanted = &port.port;
-    let mut ports = service.ports.iter();
-    ports.find(|one| {
-        (&one.name, one.protocol, one.port) == (&wanted.name, wanted.protocol, wanted.number)
-    })
+    (&one.name, one.protocol, one.port) == (&wanted.name, wanted.protocol, wanted.number)
 }
 
 /// The port of an exported Service that an import has: with its name, protocol and number.
@@ -47,22 +44,25 @@ pub(super) fn export_port_of<'f>(
 pub(super) fn admitted<'c>(
     network: &Network,
     most: u32,
-    mut endpoints: BTreeMap<SocketAddr, EndpointRef<'c>>,
-) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
-    endpoints.retain(|address, _| network.admits(address.ip()).is_ok());
+    mut endpoints: Endpoints<'c>,
+) -> Endpoints<'c> {
+    endpoints.retain(|(address, _)| network.admits(address.ip()).is_ok());
     first_of_families(&mut endpoints, most, SocketAddr::ip);
     endpoints
 }
 
 /// Keeps the first ones of each family, at most so many.
-pub(super) fn first_of_families<K: Ord, V>(
-    endpoints: &mut BTreeMap<K, V>,
+pub(super) fn first_of_families<K>(
+    endpoints: &mut Endpoints<'_, K>,
     most: u32,
     address: impl Fn(&K) -> IpAddr,
 ) {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
+    if endpoints.len() <= most {
+        return;
+    }
     let mut counts = BTreeMap::<Family, usize>::new();
-    endpoints.retain(|place, _| {
+    endpoints.retain(|(place, _)| {
         let count = counts.entry(Family::of(address(place))).or_default();
         *count += 1;
         *count <= most
@@ -201,20 +201,24 @@ impl Federation {
         let lists = ports.map(|port| {
             let name = (&*port.name, port.protocol);
             let endpoints = catalog.exported_endpoints(key, &facts.families, name);
-            endpoints.into_keys().map(|address| address.ip()).collect()
+            endpoints
+                .into_iter()
+                .map(|(address, _)| address.ip())
+                .collect()
         });
         let hosts = facts.ports.is_empty();
         let hosts = hosts.then(|| catalog.exported_hosts(key, &facts.families));
-        let hosts = hosts.map(|hosts| hosts.into_keys().collect::<Vec<_>>());
+        let hosts = hosts.map(|hosts| hosts.into_iter().map(|(ip, _)| ip).collect::<Vec<_>>());
         for addresses in lists.chain(hosts) {
-            let mut counts = BTreeMap::<Family, u32>::new();
+            let [mut v4, mut v6] = [0; 2];
             for address in addresses {
-                match cluster.network.admits(address) {
-                    Ok(()) => *counts.entry(Family::of(address)).or_default() += 1,
-                    Err(why) => _ = refused.insert(address, why),
+                match (cluster.network.admits(address), Family::of(address)) {
+                    (Ok(()), Family::V4) => v4 += 1,
+                    (Ok(()), Family::V6) => v6 += 1,
+                    (Err(why), _) => _ = refused.insert(address, why),
                 }
             }
-            most = most.max(counts.into_values().max().unwrap_or(0));
+            most = most.max(v4).max(v6);
         }
         let bound = self.set.quota.endpoints_per_export;
         let excess = (most > bound).then(|| {

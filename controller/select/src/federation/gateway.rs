@@ -148,6 +148,9 @@ impl Federation {
     /// Finds the gateways of these clusters anew, of all if the policy may be another.
     pub(super) fn renew_gateways(&mut self, catalog: &Catalog, hosts: &BTreeSet<Arc<str>>) {
         let are_all = std::mem::take(&mut self.gateways_stale);
+        if !are_all && hosts.is_empty() {
+            return;
+        }
         let clusters = self.objects.clusters.iter();
         let clusters = clusters.filter(|(name, cluster)| {
             let may_differ = are_all || hosts.contains(name.as_str());

@@ -197,7 +197,7 @@ impl Federation {
         let mut all = WantedEndpoints::new();
         if facts.ports.is_empty() {
             let mut hosts = catalog.exported_hosts(service, &facts.families);
-            hosts.retain(|address, _| exporter.network.admits(*address).is_ok());
+            hosts.retain(|(address, _)| exporter.network.admits(*address).is_ok());
             first_of_families(&mut hosts, most, |address| *address);
             let hosts = hosts.into_iter();
             all.extend(hosts.map(|(ip, endpoint)| (wanted(ip, &endpoint), BTreeMap::new())));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, EndpointRef, ObjectKey};
+use portolan_catalog::{Catalog, Endpoints, ObjectKey};
 use portolan_federate::gateway::{Path, path};
 use portolan_federate::imports::{ImportHere, ImportName};
 use portolan_federate::plans::{
@@ -345,15 +345,16 @@ impl Federation {
 fn of_endpoints(
     catalog: &Catalog,
     service: &ObjectKey,
-    endpoints: BTreeMap<SocketAddr, EndpointRef<'_>>,
+    endpoints: Endpoints<'_>,
 ) -> BTreeMap<SocketAddr, PlanEndpoint> {
+    let weights = catalog.weights(service);
     let endpoints = endpoints.into_iter().map(|(address, endpoint)| {
         let node = endpoint.node;
         let plan = PlanEndpoint {
             ready: endpoint.ready,
             serving: endpoint.serving,
             terminating: endpoint.terminating,
-            weight: catalog.weight(service, &endpoint),
+            weight: weights.of(&endpoint),
             zone: node.and_then(|node| zone(catalog, &service.cluster, node)),
         };
         (address, plan)

@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, EndpointRef, ObjectKey, Service, ServicePort, TrafficPolicy};
+use portolan_catalog::{Catalog, Endpoints, ObjectKey, Service, ServicePort, TrafficPolicy};
 use portolan_federate::gateway::{Path, PortName, path};
-use portolan_federate::imports::ImportHere;
+use portolan_federate::imports::{ImportHere, ImportName};
 use portolan_federate::merge::{Affinity, ImportKind, ImportPort};
 use portolan_model::{Family, NodeKey};
 use portolan_policy::Cluster;
 use portolan_policy::spec::LastResort;
 
-use super::export::{admitted, port_of};
+use super::export::{admitted, is_port};
 use super::gateway::port_name;
 use super::{Federation, exported_service, given, needs_address, service_key};
 use crate::project::{
@@ -25,7 +25,13 @@ use crate::{Projection, SelectConfig};
 impl Federation {
     /// The Service that an import is for clients; none without an address.
     pub(super) fn service(&self, catalog: &Catalog, key: &ObjectKey) -> Option<Service> {
-        let here = self.here(key).filter(|here| needs_address(here))?;
+        self.service_of(catalog, key, self.here(key)?)
+    }
+
+    fn service_of(&self, catalog: &Catalog, key: &ObjectKey, here: &ImportHere) -> Option<Service> {
+        if !needs_address(here) {
+            return None;
+        }
         let ips = &self.kept.get(key)?.ips;
         let is_ours = |family: &Family| here.families.contains(family);
         let ips = ips.iter().filter(|ip| is_ours(&Family::of(**ip)));
@@ -74,12 +80,9 @@ impl Federation {
 
     /// The Service of the winning cluster.
     fn winner(&self, here: &ImportHere) -> Option<ObjectKey> {
-        let sources = here.sources.iter();
-        let mut keys = sources.map(|(cluster, source)| service_key(cluster, source));
-        keys.find(|key| {
-            let cluster = self.objects.clusters.get(&*key.cluster);
-            cluster.is_some_and(|cluster| *cluster.id == *here.import.winner)
-        })
+        let name = self.names.get(&here.import.winner)?;
+        let (cluster, source) = here.sources.get_key_value(name)?;
+        Some(service_key(cluster, source))
     }
 
     /// Projects all ports of an import, in their order.
@@ -90,25 +93,39 @@ impl Federation {
         key: &ObjectKey,
         extent: Extent,
     ) -> Projected {
-        let cluster = self.objects.clusters.get(&*key.cluster);
-        let (Some(here), Some(cluster)) = (self.here(key), cluster) else {
+        let Some(here) = self.here(key) else {
             return Projected::default();
         };
-        let Some(service) = self.service(catalog, key) else {
-            return self.unprojected(here);
+        match self.service_of(catalog, key, here) {
+            Some(service) => self.project_as(catalog, config, (&service, here), extent),
+            None => self.unprojected(here),
+        }
+    }
+
+    /// The same for an import that is this Service for clients.
+    fn project_as(
+        &self,
+        catalog: &Catalog,
+        config: SelectConfig,
+        (service, here): (&Service, &ImportHere),
+        extent: Extent,
+    ) -> Projected {
+        let cluster = &service.key.cluster;
+        let Some(importing) = self.objects.clusters.get(&**cluster) else {
+            return Projected::default();
         };
         let zones = match here.import.traffic_distribution {
-            Some(_) => catalog.zones(&key.cluster),
+            Some(_) => catalog.zones(cluster),
             None => BTreeSet::new(),
         };
         let import = Imported {
-            service: &service,
+            service,
             here,
-            importing: &cluster.id,
+            importing: &importing.id,
             zones,
         };
         let mut projected = Projected {
-            used: self.winner(here).into_iter().collect(),
+            winner: self.winner(here),
             ..Projected::default()
         };
         for (index, port) in here.import.ports.iter().enumerate() {
@@ -121,7 +138,8 @@ impl Federation {
         projected
     }
 
-    /// Projects an import, or an export at gateways, for its table, and notes what that depends on.
+    /// Projects an import, or an export at gateways, for its table, and notes what that depends on. It has claimed what
+    /// it is now.
     pub(crate) fn project_noted(
         &mut self,
         catalog: &Catalog,
@@ -131,8 +149,15 @@ impl Federation {
         if exported_service(key).is_some() {
             return self.project_at_gateways(catalog, config, key);
         }
-        let projected = self.project(catalog, config, key, Extent::Deciding);
+        let Some(here) = self.here(key) else {
+            return Vec::new();
+        };
+        let projected = match catalog.import(key) {
+            Some(service) => self.project_as(catalog, config, (service, here), Extent::Deciding),
+            None => self.unprojected(here),
+        };
         self.users.note(key, projected.used);
+        self.heirs.note(key, projected.winner);
         let ports = projected.ports.into_iter();
         ports.map(|(projection, _)| projection).collect()
     }
@@ -159,30 +184,34 @@ impl Federation {
     ) -> Exporters<'c> {
         let here = import.here;
         let importing = &import.service.key.cluster;
-        let exporter = |name: &Arc<str>| self.exporter(catalog, (importing, here), port, name);
         let keeps = self.keeps_last(here, port);
-        let mut found = BTreeMap::new();
-        let find = |found: &mut BTreeMap<Arc<str>, Exporter<'c>>, name: &Arc<str>| {
-            if !found.contains_key(name) {
-                found.extend(exporter(name).map(|exporter| (Arc::clone(name), exporter)));
+        // By name; none of those that do not expose the port.
+        let mut found = BTreeMap::<&Arc<str>, Option<Exporter<'c>>>::new();
+        let find = |found: &mut BTreeMap<_, _>, name: &Arc<str>| {
+            let source = here.sources.get_key_value(name);
+            if let Some((name, source)) = source.filter(|(name, _)| !found.contains_key(name)) {
+                let exporter = self.exporter(catalog, (importing, here), port, (name, source));
+                found.insert(name, exporter);
             }
         };
         // Local rules need the own endpoints.
-        find(&mut found, &import.service.key.cluster);
+        find(&mut found, importing);
         for (index, tier) in here.traffic.tiers.iter().enumerate() {
             for name in tier.ids().filter_map(|id| self.names.get(id)) {
                 find(&mut found, name);
             }
+            let are_all = found.len() == here.sources.len();
             // Lost clusters settle nothing, so if all are lost the states of all of them count.
-            if extent == Extent::Deciding && is_settled(import, found.values(), index + 1) {
-                let all = found.into_values().collect();
+            let all = || found.values().flatten();
+            if !are_all && extent == Extent::Deciding && is_settled(import, all(), index + 1) {
+                let all = found.into_values().flatten().collect();
                 return Exporters { all, keeps };
             }
         }
         for name in here.sources.keys() {
             find(&mut found, name);
         }
-        let all = found.into_values().collect();
+        let all = found.into_values().flatten().collect();
         Exporters { all, keeps }
     }
 
@@ -201,9 +230,8 @@ impl Federation {
         catalog: &'c Catalog,
         (importing, here): (&Arc<str>, &ImportHere),
         port: &ImportPort,
-        name: &Arc<str>,
+        (name, source): (&Arc<str>, &ImportName),
     ) -> Option<Exporter<'c>> {
-        let source = here.sources.get(name)?;
         let cluster = self.objects.clusters.get(&**name)?;
         let id = Arc::clone(port.clusters.get(cluster.id.as_str())?);
         let service = service_key(name, source);
@@ -223,12 +251,15 @@ impl Federation {
             }
         };
         let are_zoned = here.import.traffic_distribution.is_some();
-        let endpoints = self.endpoints(catalog, cluster, &service, port);
+        let endpoints = catalog.endpoints_of(&service, |one| is_port(one, port));
+        let most = self.set.quota.endpoints_per_export;
+        let endpoints = admitted(&cluster.network, most, endpoints);
+        let weights = catalog.weights(&service);
         let endpoints = endpoints.into_iter().map(|(address, endpoint)| {
             let zone = || zone(catalog, &service.cluster, endpoint.node?);
             let one = Exported {
                 endpoint,
-                weight: catalog.weight(&service, &endpoint),
+                weight: weights.of(&endpoint),
                 zone: are_zoned.then(zone).flatten(),
             };
             (address, one)
@@ -242,21 +273,6 @@ impl Federation {
         })
     }
 
-    fn endpoints<'c>(
-        &self,
-        catalog: &'c Catalog,
-        cluster: &Cluster,
-        key: &ObjectKey,
-        port: &ImportPort,
-    ) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
-        let Some(service) = catalog.service(key) else {
-            return BTreeMap::new();
-        };
-        let port = port_of(&service, port);
-        port.map(|port| self.admitted(catalog, cluster, &service, port))
-            .unwrap_or_default()
-    }
-
     /// The endpoints of a port of a Service that imports may use.
     pub(super) fn admitted<'c>(
         &self,
@@ -264,7 +280,7 @@ impl Federation {
         cluster: &Cluster,
         service: &Service,
         port: &ServicePort,
-    ) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
+    ) -> Endpoints<'c> {
         let most = self.set.quota.endpoints_per_export;
         admitted(&cluster.network, most, catalog.endpoints(service, port))
     }
@@ -306,6 +322,8 @@ pub(crate) enum Extent {
 pub(crate) struct Projected {
     /// Each port with its shares by family.
     pub(crate) ports: Vec<(Projection, BTreeMap<Family, OfFamily>)>,
-    /// The exported Services that were looked at. A change of another one changes nothing here.
-    used: BTreeSet<ObjectKey>,
+    /// The exported Services whose endpoints were looked at. Those of another one change nothing here.
+    used: Vec<ObjectKey>,
+    /// The exported Service whose settings it has. Those of another one change nothing here.
+    winner: Option<ObjectKey>,
 }

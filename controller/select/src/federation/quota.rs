@@ -2,11 +2,11 @@
 
 //! The ready endpoints of exports, which the quotas of their clusters count.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, EndpointRef, ObjectKey};
+use portolan_catalog::{Catalog, EndpointRef, ObjectKey, QuickMap};
 use portolan_model::Family;
 
 use super::Federation;
@@ -15,8 +15,8 @@ use super::gateway::facts;
 /// Numbers of ready endpoints, of each export and of all exports of a cluster together.
 #[derive(Debug, Default)]
 pub(super) struct ReadyEndpoints {
-    by_export: BTreeMap<ObjectKey, u32>,
-    by_cluster: BTreeMap<Arc<str>, u64>,
+    by_export: QuickMap<ObjectKey, u32>,
+    by_cluster: QuickMap<Arc<str>, u64>,
 }
 
 impl ReadyEndpoints {
@@ -30,14 +30,14 @@ impl ReadyEndpoints {
 
     /// Returns whether the number differs.
     fn set(&mut self, export: &ObjectKey, count: u32) -> bool {
-        let before = match count {
-            0 => self.by_export.remove(export),
-            count => self.by_export.insert(export.clone(), count),
-        };
-        let before = before.unwrap_or(0);
+        let before = self.of(export);
         if before == count {
             return false;
         }
+        match count {
+            0 => self.by_export.remove(export),
+            count => self.by_export.insert(export.clone(), count),
+        };
         let cluster = Arc::clone(&export.cluster);
         let sum = self.by_cluster.entry(cluster).or_default();
         *sum = *sum + u64::from(count) - u64::from(before);
@@ -98,11 +98,14 @@ impl Federation {
             endpoint.ready && cluster.network.admits(*address).is_ok()
         };
         let hosts = catalog.exported_hosts(key, &facts.families);
-        let mut counts = BTreeMap::<Family, u32>::new();
+        let [mut v4, mut v6] = [0_u32; 2];
         for (address, _) in hosts.into_iter().filter(is_counted) {
-            *counts.entry(Family::of(address)).or_default() += 1;
+            match Family::of(address) {
+                Family::V4 => v4 += 1,
+                Family::V6 => v6 += 1,
+            }
         }
         let most = self.set.quota.endpoints_per_export;
-        counts.into_values().map(|count| count.min(most)).sum()
+        v4.min(most) + v6.min(most)
     }
 }

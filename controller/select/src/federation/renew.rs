@@ -59,6 +59,7 @@ impl Federation {
         let plan = &self.plan;
         for key in touched.iter().filter(|key| !is_imported(plan, key)) {
             self.users.take(key);
+            self.heirs.take(key);
         }
         for key in &touched {
             self.check_status(key);

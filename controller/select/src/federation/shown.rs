@@ -388,7 +388,7 @@ fn permille(share: u128, sum: u128) -> u32 {
 
 fn weights(share: &shares::Share) -> Vec<(usize, u32)> {
     let mut counts = BTreeMap::new();
-    for weight in share.weights.values() {
+    for (_, weight) in &share.weights {
         *counts.entry(*weight).or_insert(0) += 1;
     }
     let counts = counts.into_iter().rev();

@@ -5,53 +5,50 @@
 //! An import that prefers some clusters, and finds enough ready endpoints there, depends on no other cluster.
 //! So an event costs what it changes, however many clusters import the Service.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_catalog::ObjectKey;
+use portolan_catalog::{ObjectKey, QuickMap};
 
-/// By exported Service, the imports that used it when they were projected last.
+/// By cluster and exported Service, the imports that used it when they were projected last, sorted.
 ///
 /// An import that is noted with none of the Services that changed has the same projection as before.
 #[derive(Debug, Default)]
-pub(super) struct Users(BTreeMap<ObjectKey, Vec<Arc<ObjectKey>>>);
+pub(super) struct Users(QuickMap<Arc<str>, QuickMap<ObjectKey, Vec<Arc<ObjectKey>>>>);
 
 impl Users {
     /// Notes what an import used.
     pub(super) fn note(&mut self, import: &ObjectKey, used: impl IntoIterator<Item = ObjectKey>) {
         let import = Arc::new(import.clone());
         for service in used {
-            let of_service = self.0.entry(service).or_default();
-            if !of_service.contains(&import) {
+            let of_cluster = self.0.entry(Arc::clone(&service.cluster)).or_default();
+            let of_service = of_cluster.entry(service).or_default();
+            if let Err(place) = of_service.binary_search(&import) {
                 // Most have one.
                 of_service.reserve_exact(1);
-                of_service.push(Arc::clone(&import));
+                of_service.insert(place, Arc::clone(&import));
             }
         }
     }
 
     /// Takes the imports that use a Service. They must be projected, which notes them again.
     pub(super) fn take(&mut self, service: &ObjectKey) -> Vec<Arc<ObjectKey>> {
-        self.0.remove(service).unwrap_or_default()
+        let of_cluster = self.0.get_mut(&service.cluster);
+        let taken = of_cluster.and_then(|of_cluster| of_cluster.remove(service));
+        taken.unwrap_or_default()
     }
 
     /// As [`Self::take`], for all Services of a cluster.
-    pub(super) fn take_of_cluster(&mut self, cluster: &Arc<str>) -> Vec<Arc<ObjectKey>> {
-        let first = ObjectKey {
-            cluster: Arc::clone(cluster),
-            namespace: Arc::default(),
-            name: Arc::default(),
-        };
-        let of_cluster = self.0.range_mut(first..);
-        let of_cluster = of_cluster.take_while(|(service, _)| service.cluster == *cluster);
-        of_cluster
-            .flat_map(|(_, imports)| std::mem::take(imports))
-            .collect()
+    pub(super) fn take_of_cluster(&mut self, cluster: &str) -> Vec<Arc<ObjectKey>> {
+        let of_cluster = self.0.remove(cluster).unwrap_or_default();
+        of_cluster.into_values().flatten().collect()
     }
 
     /// Forgets Services that are exported no more.
     pub(super) fn retain(&mut self, is_exported: impl Fn(&ObjectKey) -> bool) {
-        self.0.retain(|service, _| is_exported(service));
+        for of_cluster in self.0.values_mut() {
+            of_cluster.retain(|service, _| is_exported(service));
+        }
+        self.0.retain(|_, of_cluster| !of_cluster.is_empty());
     }
 }
 
@@ -84,9 +81,10 @@ mod tests {
         let [web, api] = ["web@clusterset", "api@clusterset"].map(|name| key("c", name));
         users.note(&web, [key("a", "web"), key("ab", "web")]);
         users.note(&api, [key("a", "api")]);
-        let taken = users.take_of_cluster(&"a".into());
+        let mut taken = users.take_of_cluster("a");
+        taken.sort();
         assert_eq!(taken, [Arc::new(api), Arc::new(web.clone())]);
-        assert!(users.take_of_cluster(&"a".into()).is_empty());
+        assert!(users.take_of_cluster("a").is_empty());
         assert_eq!(users.take(&key("ab", "web")), [Arc::new(web)]);
     }
 }

@@ -39,10 +39,11 @@ pub(super) struct Candidates<'a>(Vec<Candidate<'a>>);
 impl<'a> Candidates<'a> {
     pub(super) fn of(catalog: &'a Catalog, service: &Service, port: &ServicePort) -> Self {
         let endpoints = catalog.endpoints(service, port).into_iter();
+        let weights = catalog.weights(&service.key);
         let candidate = |(address, endpoint)| Candidate {
             destination: Destination {
                 address,
-                weight: catalog.weight(&service.key, &endpoint),
+                weight: weights.of(&endpoint),
             },
             endpoint,
         };

@@ -46,6 +46,7 @@ pub(super) fn frontends(
         }
     }
     frontends.sort();
+    frontends.shrink_to_fit();
     frontends
 }
 

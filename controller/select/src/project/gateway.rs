@@ -2,11 +2,10 @@
 
 //! One port of an export at the gateways of its cluster.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
-use portolan_catalog::{Catalog, EndpointRef, ObjectKey, Reason, Service};
+use portolan_catalog::{Catalog, EndpointRef, Endpoints, ObjectKey, Reason, Service, Weights};
 use portolan_model::{Destination, Families, Family, FrontendKind, Record};
 
 use super::candidates::Candidate;
@@ -22,7 +21,7 @@ pub(crate) struct GatewayExport<'a> {
     /// The exported Service.
     pub(crate) exported: &'a ObjectKey,
     /// The endpoints of the port that may be exported, by address.
-    pub(crate) endpoints: BTreeMap<SocketAddr, EndpointRef<'a>>,
+    pub(crate) endpoints: Endpoints<'a>,
     /// The networks that may connect; some of each family of the addresses.
     pub(crate) ranges: &'a [IpNet],
 }
@@ -57,13 +56,14 @@ pub(crate) fn project_gateway(
             ..Projection::default()
         };
     }
+    let weights = catalog.weights(export.exported);
     let mut shared = Shared::default();
     let mut available = Families::NONE;
     for family in Family::ALL {
         let of_family = export.endpoints.iter();
         let of_family = of_family.filter(|(address, _)| Family::of(address.ip()) == family);
         let candidates: Vec<_> = of_family
-            .map(|(address, endpoint)| candidate(catalog, export, *address, endpoint))
+            .map(|(address, endpoint)| candidate(weights, *address, endpoint))
             .collect();
         if candidates.iter().any(Candidate::is_usable) {
             available.insert(family);
@@ -86,15 +86,14 @@ pub(crate) fn project_gateway(
 }
 
 fn candidate<'a>(
-    catalog: &Catalog,
-    export: &GatewayExport<'_>,
+    weights: Weights<'_>,
     address: SocketAddr,
     endpoint: &EndpointRef<'a>,
 ) -> Candidate<'a> {
     Candidate {
         destination: Destination {
             address,
-            weight: catalog.weight(export.exported, endpoint),
+            weight: weights.of(endpoint),
         },
         endpoint: EndpointRef {
             zone_hints: None,

@@ -47,8 +47,8 @@ pub(crate) struct Exporter<'a> {
     pub(crate) service: ObjectKey,
     /// Its state.
     pub(crate) state: ClusterState,
-    /// The endpoints of the port that may be exported, by address.
-    pub(crate) endpoints: BTreeMap<SocketAddr, Exported<'a>>,
+    /// The endpoints of the port that may be exported, sorted by address.
+    pub(crate) endpoints: Vec<(SocketAddr, Exported<'a>)>,
     /// The addresses of gateways that lead there, each with the zone of its Node, if pods are not reached themselves.
     pub(crate) gateways: Option<BTreeMap<SocketAddr, Option<Arc<str>>>>,
 }
@@ -63,7 +63,13 @@ pub(crate) struct Exported<'a> {
     pub(crate) zone: Option<Arc<str>>,
 }
 
-impl Exporter<'_> {
+impl<'a> Exporter<'a> {
+    fn endpoint(&self, address: &SocketAddr) -> Option<&Exported<'a>> {
+        let all = &self.endpoints;
+        let found = all.binary_search_by(|(of, _)| of.cmp(address));
+        Some(&all[found.ok()?].1)
+    }
+
     /// Whether connections of a family can be sent there.
     fn is_reached(&self, family: Family) -> bool {
         let is_of = |address: &SocketAddr| Family::of(address.ip()) == family;
@@ -325,9 +331,15 @@ impl Found {
 fn of<'e, 'a>(
     exporter: &'e Exporter<'a>,
     family: Family,
-) -> impl Iterator<Item = (&'e SocketAddr, &'e Exported<'a>)> {
-    let all = exporter.endpoints.iter();
-    all.filter(move |(address, _)| Family::of(address.ip()) == family)
+) -> impl Iterator<Item = &'e (SocketAddr, Exported<'a>)> {
+    // All of IPv4 sort before all of IPv6.
+    let all = &exporter.endpoints;
+    let (v4, v6) = all.split_at(all.partition_point(|(address, _)| address.is_ipv4()));
+    let of_family = match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
+    };
+    of_family.iter()
 }
 
 fn count(number: usize) -> u32 {
@@ -390,16 +402,18 @@ fn choose<'e>(
     exporters: &'e [Exporter<'e>],
     shares: &Shares,
 ) -> Vec<Chosen<'e>> {
-    let mut chosen = BTreeMap::new();
+    let distribution = import.here.import.traffic_distribution.as_deref();
+    let mut chosen = Vec::new();
     for exporter in exporters {
         let Some(share) = shares.clusters.get(&exporter.id) else {
             continue;
         };
+        chosen.reserve(share.weights.len());
         for (address, weight) in &share.weights {
             let gateways = exporter.gateways.as_ref();
             let found = match gateways {
                 None => {
-                    let found = exporter.endpoints.get(address);
+                    let found = exporter.endpoint(address);
                     found.map(|one| (one.endpoint, one.zone.clone()))
                 }
                 Some(all) => {
@@ -411,8 +425,9 @@ fn choose<'e>(
                 continue;
             };
             let is_ours = |zone: &Arc<str>| import.zones.contains(zone);
-            let node = endpoint.node.filter(|_| is_own(import, exporter));
-            let one = Chosen {
+            let node = || endpoint.node.filter(|_| is_own(import, exporter));
+            let nodes = || node().cloned().into_iter().collect();
+            chosen.push(Chosen {
                 destination: Destination {
                     address: *address,
                     weight: *weight,
@@ -420,23 +435,19 @@ fn choose<'e>(
                 endpoint,
                 is_gateway: gateways.is_some(),
                 zones: zone.map(|zone| Some(zone).filter(is_ours).into_iter().collect()),
-                nodes: Some(node.cloned().into_iter().collect()),
-            };
-            // Two clusters with one address are kept apart by their networks.
-            chosen.entry(*address).or_insert(one);
+                nodes: (distribution == Some(SAME_NODE)).then(nodes),
+            });
         }
     }
-    let mut chosen: Vec<_> = chosen.into_values().collect();
+    // Two clusters with one address are kept apart by their networks; else the first one has it.
+    chosen.sort_by_key(|one| one.destination.address);
+    chosen.dedup_by_key(|one| one.destination.address);
     let is_weighted = |tier: &Tier| matches!(tier, Tier::Weighted(_));
     let differ = chosen.iter().any(|one| one.destination.weight != 1);
     let weighted = differ || import.here.traffic.tiers.iter().any(is_weighted);
-    let distribution = import.here.import.traffic_distribution.as_deref();
-    for one in &mut chosen {
-        if distribution.is_none() || weighted {
-            one.zones = None;
-        }
-        if distribution != Some(SAME_NODE) || weighted {
-            one.nodes = None;
+    if distribution.is_none() || weighted {
+        for one in &mut chosen {
+            (one.zones, one.nodes) = (None, None);
         }
     }
     chosen

@@ -45,9 +45,13 @@ impl<'a> Nodes<'a> {
 
     /// Notes where each endpoint is.
     pub(super) fn add_own(&mut self, candidates: &[Candidate<'_>]) {
-        for candidate in candidates {
-            if let Some(node) = candidate.endpoint.node {
-                self.of(node).own.push(candidate.address());
+        // Neighbours are often on one node.
+        let of_nodes = candidates.chunk_by(|one, next| one.endpoint.node == next.endpoint.node);
+        for of_node in of_nodes {
+            if let Some(node) = of_node[0].endpoint.node {
+                let own = &mut self.of(node).own;
+                own.reserve_exact(of_node.len());
+                own.extend(of_node.iter().map(Candidate::address));
             }
         }
     }

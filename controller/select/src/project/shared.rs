@@ -25,16 +25,20 @@ pub(super) struct Shared<'a> {
 impl<'a> Shared<'a> {
     /// Adds the endpoints of one family; call with each family once, IPv4 first.
     pub(super) fn add(&mut self, candidates: &[Candidate<'a>]) {
-        let ready: Vec<_> = candidates.iter().filter(|c| c.endpoint.ready).collect();
-        if ready.is_empty() {
+        let ready = || candidates.iter().filter(|c| c.endpoint.ready);
+        let count = ready().count();
+        if count == 0 {
             for candidate in candidates.iter().filter(|c| c.still_serves()) {
                 self.push(candidate.destination, None);
             }
             return;
         }
+        // Records stay: no room is left over.
+        self.destinations.reserve_exact(count);
+        self.hints.reserve_exact(count);
         // Without a hint on each ready endpoint, hints do not count (KEP-2433's safety rule).
-        let hinted = ready.iter().all(|c| c.endpoint.zone_hints.is_some());
-        for candidate in ready {
+        let hinted = ready().all(|c| c.endpoint.zone_hints.is_some());
+        for candidate in ready() {
             let zones = candidate.endpoint.zone_hints;
             self.push(candidate.destination, zones.filter(|_| hinted));
         }

@@ -97,8 +97,8 @@ pub(super) fn clusters_of(each: Vec<Cluster>) -> BTreeMap<Arc<str>, Cluster> {
 pub(super) fn used_weight(share: &Share) -> u128 {
     share
         .weights
-        .values()
-        .map(|weight| u128::from(*weight))
+        .iter()
+        .map(|(_, weight)| u128::from(*weight))
         .sum()
 }
 
@@ -147,7 +147,7 @@ proptest! {
         let weights: Vec<u32> = found
             .clusters
             .values()
-            .flat_map(|share| share.weights.values().copied())
+            .flat_map(|share| share.weights.iter().map(|(_, weight)| *weight))
             .collect();
         let most = rules.scheduling.max_weight();
         prop_assert!(weights.iter().all(|weight| (1..=most).contains(weight)));
@@ -168,7 +168,7 @@ proptest! {
             prop_assert!(!share.weights.is_empty());
             let known = cluster.endpoints.iter().filter(|endpoint| endpoint.usable);
             let known: Vec<SocketAddr> = known.map(|endpoint| endpoint.address).collect();
-            prop_assert!(share.weights.keys().all(|address| known.contains(address)));
+            prop_assert!(share.weights.iter().all(|(address, _)| known.contains(address)));
         }
         // Something is used if there is anything to use.
         let usable = clusters.iter().any(|(id, cluster)| {

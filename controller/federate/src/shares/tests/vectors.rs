@@ -333,7 +333,7 @@ fn further() -> Vec<Vector> {
 /// Weights of a cluster as in a vector, endpoints without one as those of weight 0.
 fn spelled(share: &Share, cluster: &Cluster) -> String {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    for weight in share.weights.values() {
+    for (_, weight) in &share.weights {
         *counts.entry(*weight).or_default() += 1;
     }
     let left_out = cluster.endpoints.len() - share.weights.len();

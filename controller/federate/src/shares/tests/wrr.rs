@@ -69,7 +69,7 @@ pub(super) fn servers(shares: &Shares) -> (Vec<Arc<str>>, Vec<usize>, Vec<i64>) 
     let mut of = Vec::new();
     let mut weights = Vec::new();
     for (number, share) in shares.clusters.values().enumerate() {
-        for weight in share.weights.values() {
+        for (_, weight) in &share.weights {
             of.push(number);
             weights.push(i64::from(*weight));
         }

@@ -39,6 +39,29 @@ fn enough_ready_endpoints_of_the_first_tier_decide_alone() {
     assert_eq!(world.weights("a"), [3, 0, 0]);
 }
 
+/// `a` is the first of equally old exports.
+#[test]
+fn endpoints_of_the_winner_decide_for_those_alone_that_use_them() {
+    let mut world = world(&[LOCAL_FIRST], &single());
+    let only = |number| [slice("a", "web", vec![Endpoint::new(pod("a", number))])];
+    // What was used before, with another family, is forgotten.
+    world.apply(only(8));
+    world.follow_names();
+    world.apply(only(9));
+    let [own, others @ ..] = CLUSTERS.map(|cluster| key(cluster, "web@clusterset"));
+    assert_eq!(world.renamed(), [own.clone()].into());
+    world.states(&[("a", DOWN)]);
+    assert_eq!(world.renamed(), [own.clone()].into());
+    assert_eq!(world.weights("a"), [0, 7, 11]);
+    // But its settings are those of all.
+    let drained = Service {
+        drain_seconds: Some(7),
+        ..service("a", "web")
+    };
+    world.apply([put(Object::Service(drained))]);
+    assert_eq!(world.renamed(), others.into_iter().chain([own]).collect());
+}
+
 #[test]
 fn terminating_endpoints_of_the_first_tier_leave_the_choice_to_ready_ones() {
     let mut world = world(&[LOCAL_FIRST], &single());
@@ -82,4 +105,22 @@ fn the_own_endpoints_are_known_whatever_tier_they_are_in() {
     };
     world.apply([slice("a", "web", vec![moved])]);
     assert_eq!(world.local("a"), [pod("a", 2)]);
+}
+
+#[test]
+fn an_overlay_of_own_endpoints_is_that_of_the_own_service() {
+    let mut world = world(&[LOCAL_FIRST], &single());
+    for number in [1, 2] {
+        let on_node = Endpoint {
+            node: Some("n0".into()),
+            ..Endpoint::new(pod("a", number))
+        };
+        world.apply([slice("a", "web", vec![on_node])]);
+        let [("web", one), ("web@clusterset", other)] = world.overlays("a")[..] else {
+            panic!("{:?}", world.overlays("a"));
+        };
+        let own = one.own.iter().map(|address| address.ip());
+        assert_eq!(own.collect::<Vec<_>>(), [pod("a", number)]);
+        assert!(Arc::ptr_eq(one, other));
+    }
 }

@@ -65,6 +65,16 @@ impl World {
         self.flush();
     }
 
+    pub(super) fn follow_names(&mut self) {
+        self.pipeline.follow_names();
+        self.pipeline.take_renamed();
+    }
+
+    /// The imports that were projected since the last call.
+    pub(super) fn renamed(&mut self) -> BTreeSet<ObjectKey> {
+        self.pipeline.take_renamed()
+    }
+
     pub(super) fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
@@ -119,6 +129,15 @@ impl World {
     }
 
     /// The addresses of the local lists of a cluster's nodes, in the import there.
+    /// The overlays of a cluster's nodes, each with the name of its Service.
+    pub(super) fn overlays(&self, cluster: &str) -> Vec<(&str, &Arc<NodeOverlay>)> {
+        let lists = self.tables.lists.iter();
+        let of_cluster = lists.filter(|((node, _), _)| *node.cluster == *cluster);
+        of_cluster
+            .map(|((_, key), of)| (&*key.service, of))
+            .collect()
+    }
+
     pub(super) fn local(&self, cluster: &str) -> Vec<IpAddr> {
         let key = &self.record(cluster).key;
         let lists = self.tables.lists.iter();

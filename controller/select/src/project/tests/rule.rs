@@ -83,11 +83,12 @@ struct Port<'a> {
 
 impl Port<'_> {
     fn endpoints(&self, family: Family) -> BTreeMap<SocketAddr, EndpointRef<'_>> {
-        let mut endpoints = self
+        let endpoints = self
             .catalog
             .endpoints(self.service, &self.service.ports[self.index]);
-        endpoints.retain(|address, _| Family::of(address.ip()) == family);
-        endpoints
+        let of_family = endpoints.into_iter();
+        let of_family = of_family.filter(|(address, _)| Family::of(address.ip()) == family);
+        of_family.collect()
     }
 
     /// The settings that are equal on all nodes.
