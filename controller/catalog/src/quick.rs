@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 
-/// A map without order, with a quick hash. The seed is another one in each process, so that nobody can choose names that
-/// collide.
+/// A map without order, with a quick hash. Names come from tenants: the seed is random in each process, so that names
+/// that collide cannot be computed beforehand.
 pub type QuickMap<K, V> = HashMap<K, V, RandomState>;
 
 /// A set of the same kind.

@@ -128,7 +128,6 @@ impl World {
         sums
     }
 
-    /// The addresses of the local lists of a cluster's nodes, in the import there.
     /// The overlays of a cluster's nodes, each with the name of its Service.
     pub(super) fn overlays(&self, cluster: &str) -> Vec<(&str, &Arc<NodeOverlay>)> {
         let lists = self.tables.lists.iter();
@@ -138,6 +137,7 @@ impl World {
             .collect()
     }
 
+    /// The addresses of the local lists of a cluster's nodes, in the import there.
     pub(super) fn local(&self, cluster: &str) -> Vec<IpAddr> {
         let key = &self.record(cluster).key;
         let lists = self.tables.lists.iter();
