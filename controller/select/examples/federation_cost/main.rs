@@ -8,12 +8,14 @@
 
 #![allow(clippy::print_stdout, reason = "its purpose")]
 
+mod edges;
 #[path = "../event_cost/figures.rs"]
 mod figures;
 mod world;
 
 use std::time::Duration;
 
+use edges::Edges;
 use figures::{goal, prepare, processor_time};
 use peak_alloc::PeakAlloc;
 use portolan_select::Pipeline;
@@ -70,6 +72,7 @@ fn main() {
     println!("figure event_cost_spread {each:.2} us for each import");
     let [(world, mut pipeline)] = pipelines;
     loss("spread", world, &mut pipeline);
+    edges(world, &mut pipeline);
     drop(pipeline);
 
     let distinct = World {
@@ -149,6 +152,30 @@ fn exports(world: World, pipeline: &mut Pipeline) -> Duration {
         }
     }
     (processor_time() - start) / CHANGES
+}
+
+/// What it costs that all clusters have edges, which get plans: heap for each endpoint of a plan, and processor time of
+/// an event for each edge.
+fn edges(world: World, pipeline: &mut Pipeline) {
+    let before = MEMORY.current_usage();
+    let mut edges = Edges::new(world, pipeline);
+    let weight = MEMORY.current_usage() - before;
+    let planned = world.clusters * world.endpoints();
+    println!(
+        "figure heap_of_plans {:.1} bytes for each endpoint and edge",
+        num(weight) / num(planned)
+    );
+    let mut took = Duration::ZERO;
+    for number in 0..EVENTS {
+        pipeline.apply(world.event(ROUNDS * EVENTS + number));
+        drop(pipeline.flush());
+        let start = processor_time();
+        let plans = edges.tell(pipeline);
+        took += processor_time() - start;
+        assert_eq!(plans, world.clusters - 1, "not one for each other cluster");
+    }
+    let each = took.as_secs_f64() * 1e6 / num(EVENTS * (world.clusters - 1));
+    println!("figure event_cost_of_plans {each:.2} us for each edge");
 }
 
 /// Loses a cluster, and has it again.

@@ -236,7 +236,7 @@ fn put(object: Object) -> ObjectChange {
     ObjectChange::Put { object, problems }
 }
 
-fn name_of(cluster: usize) -> Arc<str> {
+pub(crate) fn name_of(cluster: usize) -> Arc<str> {
     format!("cluster-{cluster}").into()
 }
 

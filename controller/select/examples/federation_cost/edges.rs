@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Edges of all clusters, as the centre has them.
+
+use portolan_edge::plans::PlanOutbox;
+use portolan_edge::{BUCKETS, StreamId};
+use portolan_select::{Pipeline, PlanBook};
+
+use crate::world::{World, name_of};
+
+/// The plans of each cluster, with a stream to its edge.
+pub(crate) struct Edges(Vec<(PlanBook, PlanOutbox, StreamId)>);
+
+impl Edges {
+    pub(crate) fn new(world: World, pipeline: &mut Pipeline) -> Self {
+        pipeline.follow_plans();
+        let empty = vec![0; BUCKETS as usize * 8];
+        let edge = |cluster| {
+            let mut outbox = PlanOutbox::default();
+            let Ok(stream) = outbox.begin(&empty) else {
+                unreachable!("hashes of as many buckets as the centre has")
+            };
+            (PlanBook::new(name_of(cluster)), outbox, stream)
+        };
+        let mut edges = Self((0..world.clusters).map(edge).collect());
+        edges.tell(pipeline);
+        edges
+    }
+
+    /// Brings all edges up to date, and returns how many plans they are sent.
+    pub(crate) fn tell(&mut self, pipeline: &mut Pipeline) -> usize {
+        let replanned = pipeline.take_replanned();
+        let mut sent = 0;
+        for (book, outbox, stream) in &mut self.0 {
+            let changes = pipeline.plan_changes(book, &replanned);
+            let refused = outbox.apply(&changes);
+            assert!(refused.is_empty(), "{refused:?}");
+            sent += outbox.take(*stream, true).map_or(0, |sent| sent.put.len());
+        }
+        sent
+    }
+}
