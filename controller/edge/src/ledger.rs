@@ -3,6 +3,7 @@
 //! Encoded objects with their hashes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_model::{ContentHash, SetHash};
 use portolan_proto::buckets::{is_bucket_count, short};
@@ -27,10 +28,10 @@ pub(crate) trait Id: prost::Message + Ord + Clone {}
 impl Id for v1::ObjectId {}
 impl Id for v1::PlanId {}
 
-/// Objects by their ids.
+/// Objects by their ids. Ledgers that have the same objects share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger<I = v1::ObjectId> {
-    objects: BTreeMap<I, Entry>,
+    objects: BTreeMap<Arc<I>, Arc<Entry>>,
     total: SetHash,
     bytes: usize,
     endpoints: usize,
@@ -117,11 +118,12 @@ impl<I: Id> Ledger<I> {
     }
 
     pub(crate) fn get(&self, id: &I) -> Option<&Entry> {
-        self.objects.get(id)
+        self.objects.get(id).map(|entry| &**entry)
     }
 
     /// Puts an object. Returns whether that changed anything.
-    pub(crate) fn put(&mut self, id: I, entry: Entry) -> bool {
+    pub(crate) fn put(&mut self, id: impl Into<Arc<I>>, entry: impl Into<Arc<Entry>>) -> bool {
+        let (id, entry) = (id.into(), entry.into());
         let hash = entry.hash;
         self.endpoints += entry.endpoints;
         self.bytes += entry.bytes.len();
@@ -156,14 +158,19 @@ impl<I: Id> Ledger<I> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&I, &Entry)> {
-        self.objects.iter()
+        self.objects.iter().map(|(id, entry)| (&**id, &**entry))
+    }
+
+    /// The ids, to be kept.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &Arc<I>> {
+        self.objects.keys()
     }
 
     /// The hashes of `count` buckets, 8 bytes each.
     pub(crate) fn bucket_hashes(&self, count: u32) -> Vec<u8> {
         let mut sums = vec![SetHash::default(); count as usize];
         for (id, entry) in &self.objects {
-            if let Some(sum) = sums.get_mut(bucket_of(id, count) as usize) {
+            if let Some(sum) = sums.get_mut(bucket_of(&**id, count) as usize) {
                 sum.insert(entry.hash);
             }
         }

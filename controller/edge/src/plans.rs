@@ -10,6 +10,7 @@ mod decode;
 mod encode;
 mod inbox;
 mod outbox;
+mod parts;
 #[cfg(test)]
 mod tests;
 
@@ -19,16 +20,17 @@ use std::sync::Arc;
 
 pub use inbox::{PlanError, PlanInbox, Plans, RefusedPlan, SavedError};
 pub use outbox::{PlanOutbox, PlanTooLarge, PlanTransition};
+pub use parts::PlanParts;
 
 /// Keeps the hashes of plans apart from any other use of BLAKE3.
 const PLAN_KEY: &[u8; 32] = b"portolan.v1 plan of import (key)";
 
 /// The largest plan, in bytes: an import with 256 ports of 64 clusters, or a part of a Service, has less.
 pub const MAX_PLAN_BYTES: usize = 512 << 10;
-/// The most plans of a cluster: 10,000 imports of Services in 8 clusters, and more.
-pub const MAX_PLANS: usize = 100_000;
+/// The most plans of a cluster: 4,000 imports of Services in 50 clusters, and more.
+pub const MAX_PLANS: usize = 250_000;
 /// The most endpoints of all plans of a cluster.
-pub const MAX_ENDPOINTS: usize = 500_000;
+pub const MAX_ENDPOINTS: usize = 1_000_000;
 /// The most bytes of all plans of a cluster; those before a commit are counted apart.
 pub const MAX_BYTES: usize = 128 << 20;
 /// About the most endpoints of one part of a Service.

@@ -146,8 +146,8 @@ pub struct PlanChanges {
     pub groups: BTreeMap<Arc<str>, Option<Selector>>,
     /// Its imports.
     pub imports: BTreeMap<ImportName, Option<ImportPlan>>,
-    /// Services that other clusters export to it.
-    pub services: BTreeMap<ExportName, Option<ServicePlan>>,
+    /// Services that other clusters export to it. Most importing clusters have the same plan of one.
+    pub services: BTreeMap<ExportName, Option<Arc<ServicePlan>>>,
     /// Its own Services that others import by its gateways.
     pub gateways: BTreeMap<ImportName, Option<GatewayPlan>>,
 }

@@ -114,7 +114,7 @@ impl Pipeline {
     /// The plans of an importing cluster that may differ, with all that may have since the last call for this book;
     /// all plans at the first one.
     #[must_use]
-    pub fn plan_changes(&self, book: &mut PlanBook, replanned: &Replanned) -> PlanChanges {
+    pub fn plan_changes(&self, book: &mut PlanBook, replanned: &mut Replanned) -> PlanChanges {
         self.federation.plan_changes(&self.catalog, book, replanned)
     }
 

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use portolan_federate::plans::{ImportPlan, PlanChanges, ServicePlan};
@@ -178,8 +179,8 @@ impl PlanHold {
         let records = gone.filter(|import| import.is_none()).count();
         let told = self.told.services.values().flatten();
         let kept = self.kept.services.values().flatten();
-        let told: usize = told.map(endpoints).sum();
-        let kept: usize = kept.map(endpoints).sum();
+        let told: usize = told.map(|service| endpoints(service)).sum();
+        let kept: usize = kept.map(|service| endpoints(service)).sum();
         let lost = TableSize {
             records,
             endpoints: kept.saturating_sub(told),
@@ -228,7 +229,7 @@ fn lacks_sources(old: &ImportPlan, new: Option<&ImportPlan>) -> bool {
 }
 
 /// Whether a Service has gone, or has lost all endpoints.
-fn lacks_endpoints(old: &ServicePlan, new: Option<&ServicePlan>) -> bool {
+fn lacks_endpoints(old: &Arc<ServicePlan>, new: Option<&Arc<ServicePlan>>) -> bool {
     new.is_none_or(|new| endpoints(new) == 0 && endpoints(old) > 0)
 }
 

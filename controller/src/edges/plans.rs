@@ -6,14 +6,22 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan_edge::plans::{PlanOutbox, PlanTransition};
+use portolan_edge::plans::{PlanOutbox, PlanParts, PlanTransition};
 use portolan_edge::{BadHashes, StreamId};
 use portolan_federate::plans::PlanChanges;
 use tokio::sync::watch;
 
 /// The plans of all clusters whose edges have asked for them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct EdgePlans(Arc<Mutex<BTreeMap<Arc<str>, Seat>>>);
+pub(crate) struct EdgePlans(Arc<Mutex<Seats>>);
+
+#[derive(Debug, Default)]
+struct Seats {
+    /// By cluster.
+    seats: BTreeMap<Arc<str>, Seat>,
+    /// The parts of all plans.
+    parts: PlanParts,
+}
 
 /// The plans of one cluster.
 #[derive(Debug, Default)]
@@ -25,16 +33,16 @@ struct Seat {
 impl EdgePlans {
     /// The clusters whose edges have asked, each with the plans that there are.
     pub(crate) fn clusters(&self) -> Vec<Arc<str>> {
-        self.lock().keys().cloned().collect()
+        self.lock().seats.keys().cloned().collect()
     }
 
     /// Takes in plans that differ; the first ones of a cluster are all that there are.
     pub(crate) fn apply(&self, cluster: &str, changes: &PlanChanges) {
-        let mut seats = self.lock();
+        let Seats { seats, parts } = &mut *self.lock();
         let Some(seat) = seats.get_mut(cluster) else {
             return;
         };
-        for refused in seat.outbox.apply(changes) {
+        for refused in seat.outbox.apply(changes, parts) {
             tracing::warn!(cluster, %refused, "not sent to the edge controller");
         }
         seat.changes.send_modify(|changes| *changes += 1);
@@ -42,12 +50,12 @@ impl EdgePlans {
 
     /// Forgets a cluster. Its streams are sent nothing more.
     pub(crate) fn leave(&self, cluster: &str) {
-        self.lock().remove(cluster);
+        self.lock().seats.remove(cluster);
     }
 
     /// The plans for one stream, whose edge has buckets of these hashes. From now on the cluster's are made.
     pub(super) fn join(&self, cluster: &Arc<str>, bucket_hashes: Vec<u8>) -> PlanFeed {
-        let mut seats = self.lock();
+        let seats = &mut self.lock().seats;
         let seat = seats.entry(Arc::clone(cluster)).or_default();
         PlanFeed {
             changes: seat.changes.subscribe(),
@@ -58,7 +66,7 @@ impl EdgePlans {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Seat>> {
+    fn lock(&self) -> MutexGuard<'_, Seats> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,7 +89,7 @@ impl PlanFeed {
     /// If the edge told no hashes of buckets.
     pub(super) fn take(&mut self, leading: bool) -> Result<Option<PlanTransition>, BadHashes> {
         self.changes.mark_unchanged();
-        let mut seats = self.plans.lock();
+        let seats = &mut self.plans.lock().seats;
         let Some(seat) = seats.get_mut(&self.cluster) else {
             return Ok(None);
         };
@@ -105,7 +113,7 @@ impl PlanFeed {
 
 impl Drop for PlanFeed {
     fn drop(&mut self) {
-        let mut seats = self.plans.lock();
+        let seats = &mut self.plans.lock().seats;
         if let (Some(stream), Some(seat)) = (self.stream, seats.get_mut(&self.cluster)) {
             seat.outbox.end(stream);
         }

@@ -167,7 +167,10 @@ impl Plans {
                     };
                     changes.imports.insert(name, plan);
                 }
-                PlanName::Service(name) => _ = changes.services.insert(name, self.service(&id)),
+                PlanName::Service(name) => {
+                    let plan = self.service(&id).map(Arc::new);
+                    changes.services.insert(name, plan);
+                }
                 PlanName::Gateway(name) => {
                     let plan = match item {
                         Some(Item::Gateway(plan)) => Some(plan.clone()),

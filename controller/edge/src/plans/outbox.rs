@@ -3,6 +3,7 @@
 //! The centre's side: the plans of one cluster, and which of them each stream lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_federate::plans::PlanChanges;
 use portolan_proto::v1;
@@ -10,8 +11,9 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use v1::plan_item::Plan as Message;
 
-use super::{MAX_BYTES, MAX_ENDPOINTS, MAX_PLAN_BYTES, MAX_PLANS, PLAN_KEY, PlanName, encode};
-use crate::ledger::{BadHashes, Entry, Ledger, bucket_of};
+use super::parts::{Part, PlanParts};
+use super::{MAX_BYTES, MAX_ENDPOINTS, MAX_PLAN_BYTES, MAX_PLANS, PlanName, encode};
+use crate::ledger::{BadHashes, Ledger, bucket_of};
 use crate::outbox::StreamId;
 
 /// A plan that is beyond a bound of the edge. The edge keeps its last version.
@@ -37,7 +39,7 @@ pub struct PlanOutbox {
 /// Plans that one stream has not been sent.
 #[derive(Debug)]
 struct Cursor {
-    dirty: BTreeSet<v1::PlanId>,
+    dirty: BTreeSet<Arc<v1::PlanId>>,
     /// Buckets that the next transition replaces; `None` if it is no listing.
     replaced: Option<BTreeSet<u32>>,
     number: u64,
@@ -59,71 +61,60 @@ pub struct PlanTransition {
 }
 
 impl PlanOutbox {
-    /// Takes in plans that differ; the first ones are all that there are. Returns those that are beyond a bound.
-    pub fn apply(&mut self, changes: &PlanChanges) -> Vec<PlanTooLarge> {
+    /// Takes in plans that differ; the first ones are all that there are. `known` has the parts of the plans of all
+    /// clusters. Returns the plans that are beyond a bound.
+    pub fn apply(&mut self, changes: &PlanChanges, known: &mut PlanParts) -> Vec<PlanTooLarge> {
         let mut refused = Vec::new();
-        let mut take = |name: PlanName, parts: Option<Vec<Message>>| {
+        let mut put = |name: PlanName, parts: Option<Vec<Part>>| {
             self.replace(&name, parts.unwrap_or_default(), &mut refused);
         };
+        let mut one =
+            |name: &PlanName, plan: Option<Message>| plan.map(|plan| known.parts(name, vec![plan]));
         for (name, plan) in &changes.clusters {
-            let parts = plan.as_ref().map(|plan| vec![encode::cluster(plan)]);
-            take(PlanName::Cluster(name.clone()), parts);
+            let name = PlanName::Cluster(name.clone());
+            let parts = one(&name, plan.as_ref().map(encode::cluster));
+            put(name, parts);
         }
         for (name, plan) in &changes.groups {
-            let parts = plan.as_ref().map(|plan| vec![encode::group(plan)]);
-            take(PlanName::Group(name.clone()), parts);
+            let name = PlanName::Group(name.clone());
+            let parts = one(&name, plan.as_ref().map(encode::group));
+            put(name, parts);
         }
         for (name, plan) in &changes.imports {
-            let parts = plan.as_ref().map(|plan| vec![encode::import(plan)]);
-            take(PlanName::Import(name.clone()), parts);
-        }
-        for (name, plan) in &changes.services {
-            let parts = plan.as_ref().map(encode::service);
-            take(PlanName::Service(name.clone()), parts);
+            let name = PlanName::Import(name.clone());
+            let parts = one(&name, plan.as_ref().map(encode::import));
+            put(name, parts);
         }
         for (name, plan) in &changes.gateways {
-            let parts = plan.as_ref().map(|plan| vec![encode::gateway(plan)]);
-            take(PlanName::Gateway(name.clone()), parts);
+            let name = PlanName::Gateway(name.clone());
+            let parts = one(&name, plan.as_ref().map(encode::gateway));
+            put(name, parts);
+        }
+        // The last ones, since a bound is met by the endpoints first.
+        for (name, plan) in &changes.services {
+            let parts = plan.as_ref().map(|plan| known.service(name, plan));
+            put(PlanName::Service(name.clone()), parts);
         }
         self.is_complete = true;
         refused
     }
 
     /// Puts the parts of a plan in place of those that it had.
-    fn replace(&mut self, name: &PlanName, parts: Vec<Message>, refused: &mut Vec<PlanTooLarge>) {
-        let first = encode::id(name);
+    fn replace(&mut self, name: &PlanName, parts: Vec<Part>, refused: &mut Vec<PlanTooLarge>) {
         let mut number = 0;
-        let items = parts.into_iter().zip(0..).map(|(plan, part)| {
-            let id = v1::PlanId {
-                part,
-                ..first.clone()
-            };
-            let endpoints = super::decode::Item::endpoints(Some(&plan));
-            let item = v1::PlanItem {
-                id: Some(id.clone()),
-                plan: Some(plan),
-            };
-            (id, Bytes::from(item.encode_to_vec()), endpoints)
-        });
-        for (id, bytes, endpoints) in items {
+        for part in parts {
             number += 1;
-            let too_large = |why: String| PlanTooLarge {
-                plan: format!(
-                    "{:?} {} {}/{}",
-                    id.kind(),
-                    id.cluster,
-                    id.namespace,
-                    id.name
-                ),
-                why,
-            };
-            let entry = Entry::keyed(PLAN_KEY, bytes, endpoints);
-            match self.excess(&id, &entry) {
-                Some(why) => refused.push(too_large(why)),
-                None if self.ledger.put(id.clone(), entry) => self.changed(&id),
-                None => {}
+            match self.excess(&part) {
+                Some(why) => refused.push(too_large(&part.id, why)),
+                None => {
+                    let id = Arc::clone(&part.id);
+                    if self.ledger.put(part.id, part.entry) {
+                        self.changed(&id);
+                    }
+                }
             }
         }
+        let first = encode::id(name);
         loop {
             let id = v1::PlanId {
                 part: number,
@@ -132,18 +123,18 @@ impl PlanOutbox {
             if !self.ledger.remove(&id) {
                 break;
             }
-            self.changed(&id);
+            self.changed(&Arc::new(id));
             number += 1;
         }
     }
 
     /// The bound of an edge that a plan would break, if it would: the edge ends the stream at such a commit.
-    fn excess(&self, id: &v1::PlanId, entry: &Entry) -> Option<String> {
+    fn excess(&self, Part { id, entry }: &Part) -> Option<String> {
         let size = entry.bytes.len();
         if size > MAX_PLAN_BYTES {
             return Some(format!("{size} bytes, and an edge takes {MAX_PLAN_BYTES}"));
         }
-        let sums = self.ledger.sums_with([(id, Some(entry))].into_iter());
+        let sums = self.ledger.sums_with([(&**id, Some(&**entry))].into_iter());
         let bounds = [
             (sums.objects, MAX_PLANS, "plans"),
             (sums.endpoints, MAX_ENDPOINTS, "endpoints of all plans"),
@@ -153,9 +144,9 @@ impl PlanOutbox {
         broken.map(|(_, most, what)| format!("an edge takes {most} {what}"))
     }
 
-    fn changed(&mut self, id: &v1::PlanId) {
+    fn changed(&mut self, id: &Arc<v1::PlanId>) {
         for cursor in self.streams.values_mut() {
-            cursor.dirty.insert(id.clone());
+            cursor.dirty.insert(Arc::clone(id));
         }
     }
 
@@ -166,8 +157,8 @@ impl PlanOutbox {
     /// If these are no hashes of buckets.
     pub fn begin(&mut self, bucket_hashes: &[u8]) -> Result<StreamId, BadHashes> {
         let (count, differing) = self.ledger.differing(bucket_hashes)?;
-        let plans = self.ledger.iter().map(|(id, _)| id);
-        let lacking = plans.filter(|id| differing.contains(&bucket_of(*id, count)));
+        let plans = self.ledger.ids();
+        let lacking = plans.filter(|id| differing.contains(&bucket_of(&***id, count)));
         let cursor = Cursor {
             dirty: lacking.cloned().collect(),
             replaced: Some(differing),
@@ -214,7 +205,7 @@ impl PlanOutbox {
         for id in std::mem::take(&mut cursor.dirty) {
             match self.ledger.get(&id) {
                 Some(entry) => put.push(entry.bytes.clone()),
-                None => delete.push(id),
+                None => delete.push((*id).clone()),
             }
         }
         Some(PlanTransition {
@@ -223,6 +214,14 @@ impl PlanOutbox {
             replace_buckets: listing.into_iter().flatten().collect(),
             commit,
         })
+    }
+}
+
+fn too_large(id: &v1::PlanId, why: String) -> PlanTooLarge {
+    let (kind, name) = (id.kind(), &id.name);
+    PlanTooLarge {
+        plan: format!("{kind:?} {} {}/{name}", id.cluster, id.namespace),
+        why,
     }
 }
 

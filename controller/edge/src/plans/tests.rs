@@ -200,7 +200,11 @@ fn any_changes() -> impl Strategy<Value = PlanChanges> {
                 |n| selector(&n.to_string()),
             ),
             imports: keyed(imports, |n| name(&format!("i{n}")), import),
-            services: keyed(services, |n| export("us-1", &format!("s{n}")), service),
+            services: keyed(
+                services,
+                |n| export("us-1", &format!("s{n}")),
+                |size| service(size).into(),
+            ),
             gateways: keyed(gateways, |n| name(&format!("w{n}")), gateway),
         },
     )
@@ -230,10 +234,11 @@ proptest! {
         all in vec((any_changes(), any::<bool>(), any::<bool>()), 1..12),
     ) {
         let (mut outbox, mut expected) = (PlanOutbox::default(), All::default());
+        let mut parts = PlanParts::default();
         let (mut inbox, mut has) = (PlanInbox::default(), All::default());
         let mut stream = outbox.begin(&inbox.plans().bucket_hashes()).unwrap();
         for (changes, begins_again, starts_again) in all {
-            prop_assert_eq!(outbox.apply(&changes), []);
+            prop_assert_eq!(outbox.apply(&changes, &mut parts), []);
             expected.take(changes);
             if starts_again {
                 // The edge with what it has saved.
@@ -266,10 +271,10 @@ fn filled() -> PlanOutbox {
         clusters: [("eu-1".into(), Some(cluster(3)))].into(),
         groups: [("nodes".into(), Some(selector("true")))].into(),
         imports: [(name("web"), Some(import(1)))].into(),
-        services: [(export("us-1", "web"), Some(service(300)))].into(),
+        services: [(export("us-1", "web"), Some(service(300).into()))].into(),
         gateways: [(name("web"), Some(gateway(20_001)))].into(),
     };
-    assert_eq!(outbox.apply(&changes), []);
+    assert_eq!(outbox.apply(&changes, &mut PlanParts::default()), []);
     outbox
 }
 
@@ -290,12 +295,12 @@ fn a_stream_that_begins_again_brings_what_differs() {
     let port = changed.ports.values_mut().next().unwrap();
     let endpoint = port.endpoints.values().next().unwrap().clone();
     port.endpoints.insert(([10, 1, 9, 9], 80).into(), endpoint);
-    let services = [(export("us-1", "web"), Some(changed))].into();
+    let services = [(export("us-1", "web"), Some(changed.into()))].into();
     let changes = PlanChanges {
         services,
         ..PlanChanges::default()
     };
-    assert_eq!(outbox.apply(&changes), []);
+    assert_eq!(outbox.apply(&changes, &mut PlanParts::default()), []);
     assert_eq!(send(&mut outbox, stream, &mut inbox, &mut all), 1);
 }
 
@@ -304,7 +309,7 @@ fn nothing_is_sent_before_the_plans_are_complete() {
     let mut outbox = PlanOutbox::default();
     let stream = outbox.begin(&Plans::default().bucket_hashes()).unwrap();
     assert!(outbox.take(stream, true).is_none());
-    outbox.apply(&PlanChanges::default());
+    outbox.apply(&PlanChanges::default(), &mut PlanParts::default());
     let transition = outbox.take(stream, false).expect("an empty listing");
     assert!(transition.commit.listing && !transition.commit.leading);
     assert!(outbox.take(stream, false).is_none());
@@ -585,7 +590,7 @@ fn what_a_centre_may_stage_is_bounded() {
         imports: [(name("huge"), Some(huge)), (name("web"), Some(import(1)))].into(),
         ..PlanChanges::default()
     };
-    let refused = outbox.apply(&changes);
+    let refused = outbox.apply(&changes, &mut PlanParts::default());
     assert_eq!(refused.len(), 1);
     assert!(
         refused[0].to_string().contains("shop/huge"),
@@ -603,10 +608,11 @@ fn a_centre_sends_no_more_bytes_than_an_edge_takes() {
     long.winner = "x".repeat(MAX_PLAN_BYTES - 1_000).into();
     let fitting = MAX_BYTES / (MAX_PLAN_BYTES - 1_000);
     let imports = (0..=fitting).map(|number| (name(&format!("i{number:03}")), Some(long.clone())));
-    let refused = outbox.apply(&PlanChanges {
+    let changes = PlanChanges {
         imports: imports.collect(),
         ..PlanChanges::default()
-    });
+    };
+    let refused = outbox.apply(&changes, &mut PlanParts::default());
     let [refused] = refused.as_slice() else {
         panic!("not one plan too many: {refused:?}");
     };
@@ -622,4 +628,34 @@ fn a_centre_sends_no_more_bytes_than_an_edge_takes() {
         inbox.stage(part).unwrap();
     }
     inbox.commit(&commit).expect("a commit that an edge takes");
+}
+
+#[test]
+fn outboxes_share_the_parts_of_equal_plans() {
+    let mut parts = PlanParts::default();
+    let mut outboxes = [PlanOutbox::default(), PlanOutbox::default()];
+    // Equal, and not the same.
+    let plans = |size| PlanChanges {
+        services: [(export("us-1", "web"), Some(service(size).into()))].into(),
+        ..PlanChanges::default()
+    };
+    let mut sent = |outbox: &mut PlanOutbox, size| {
+        assert_eq!(outbox.apply(&plans(size), &mut parts), []);
+        let stream = outbox.begin(&Plans::default().bucket_hashes()).unwrap();
+        let sent = outbox.take(stream, true).unwrap().put;
+        outbox.end(stream);
+        (sent, parts.len())
+    };
+    let [one, other] = &mut outboxes;
+    let (first, count) = sent(one, 300);
+    let (second, still) = sent(other, 300);
+    assert_eq!((first.len(), count), (second.len(), still));
+    let is_shared = |(one, other): (&Bytes, &Bytes)| one.as_ptr() == other.as_ptr();
+    assert!(first.iter().zip(&second).all(is_shared));
+    // Those that nobody has any more are forgotten.
+    for round in 0..2_000_u16 {
+        sent(one, 1 + round % 300);
+    }
+    let (_, count) = sent(other, 1);
+    assert!(count < 3_000, "{count} parts of 9 at most");
 }

@@ -2,14 +2,17 @@
 
 //! Edges of all clusters, as the centre has them.
 
-use portolan_edge::plans::PlanOutbox;
+use portolan_edge::plans::{PlanOutbox, PlanParts};
 use portolan_edge::{BUCKETS, StreamId};
 use portolan_select::{Pipeline, PlanBook};
 
 use crate::world::{World, name_of};
 
 /// The plans of each cluster, with a stream to its edge.
-pub(crate) struct Edges(Vec<(PlanBook, PlanOutbox, StreamId)>);
+pub(crate) struct Edges {
+    edges: Vec<(PlanBook, PlanOutbox, StreamId)>,
+    parts: PlanParts,
+}
 
 impl Edges {
     pub(crate) fn new(world: World, pipeline: &mut Pipeline) -> Self {
@@ -22,18 +25,21 @@ impl Edges {
             };
             (PlanBook::new(name_of(cluster)), outbox, stream)
         };
-        let mut edges = Self((0..world.clusters).map(edge).collect());
+        let mut edges = Self {
+            edges: (0..world.clusters).map(edge).collect(),
+            parts: PlanParts::default(),
+        };
         edges.tell(pipeline);
         edges
     }
 
     /// Brings all edges up to date, and returns how many plans they are sent.
     pub(crate) fn tell(&mut self, pipeline: &mut Pipeline) -> usize {
-        let replanned = pipeline.take_replanned();
+        let mut replanned = pipeline.take_replanned();
         let mut sent = 0;
-        for (book, outbox, stream) in &mut self.0 {
-            let changes = pipeline.plan_changes(book, &replanned);
-            let refused = outbox.apply(&changes);
+        for (book, outbox, stream) in &mut self.edges {
+            let changes = pipeline.plan_changes(book, &mut replanned);
+            let refused = outbox.apply(&changes, &mut self.parts);
             assert!(refused.is_empty(), "{refused:?}");
             sent += outbox.take(*stream, true).map_or(0, |sent| sent.put.len());
         }

@@ -44,7 +44,7 @@ pub(super) struct Given {
     ranges: Vec<IpNet>,
     clusters: BTreeMap<Arc<str>, ClusterPlan>,
     groups: BTreeMap<Arc<str>, Selector>,
-    services: BTreeMap<ExportName, ServicePlan>,
+    services: BTreeMap<ExportName, Arc<ServicePlan>>,
     settings: BTreeMap<ImportName, Settings>,
     gateways: BTreeMap<ImportName, GatewayPlan>,
 }
@@ -60,13 +60,14 @@ struct Settings {
 impl Given {
     /// A Service of another cluster; `None` if it is not reached.
     pub(super) fn service(&self, service: &ObjectKey) -> Option<&ServicePlan> {
-        self.services.get(&ExportName {
+        let plan = self.services.get(&ExportName {
             cluster: Arc::clone(&service.cluster),
             service: ImportName {
                 namespace: Arc::clone(&service.namespace),
                 name: Arc::clone(&service.name),
             },
-        })
+        });
+        plan.map(|plan| &**plan)
     }
 
     /// A Service with the settings that annotations give an import.

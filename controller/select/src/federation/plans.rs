@@ -30,6 +30,8 @@ pub struct Replanned {
     services: BTreeSet<ObjectKey>,
     /// Whether anything may differ that clusters, nodes and exports at gateways are decided by.
     clusters: bool,
+    /// Plans of Services that have been made since, for importing clusters that reach their pods: they have the same.
+    made: BTreeMap<ExportName, Arc<ServicePlan>>,
 }
 
 impl Replanned {
@@ -166,7 +168,7 @@ impl Federation {
         &self,
         catalog: &Catalog,
         book: &mut PlanBook,
-        replanned: &Replanned,
+        replanned: &mut Replanned,
     ) -> PlanChanges {
         let mut changes = PlanChanges::default();
         let importing = Arc::clone(&book.importing);
@@ -209,7 +211,8 @@ impl Federation {
         services.extend(others.filter(|service| book.has(service)));
         for service in services {
             let is_used = book.has(&service);
-            let plan = is_used.then(|| self.plan_service(catalog, &importing, &service));
+            let plan = is_used
+                .then(|| self.shared_plan(catalog, &importing, &service, &mut replanned.made));
             changes.services.insert(service, plan.flatten());
         }
         if has_clusters {
@@ -238,16 +241,38 @@ impl Federation {
         })
     }
 
-    /// The plan of a Service of another cluster; `None` if it is not reached.
-    fn plan_service(
+    /// The plan of a Service of another cluster, made once for all importing clusters that reach its pods; `None` if it
+    /// is not reached.
+    fn shared_plan(
         &self,
         catalog: &Catalog,
         importing: &Arc<str>,
         name: &ExportName,
-    ) -> Option<ServicePlan> {
+        made: &mut BTreeMap<ExportName, Arc<ServicePlan>>,
+    ) -> Option<Arc<ServicePlan>> {
         let importing = self.objects.clusters.get(&**importing)?;
         let exporting = self.objects.clusters.get(&*name.cluster)?;
-        let by_gateways = path(importing, exporting).ok()? == Path::Gateways;
+        let between = (importing, exporting);
+        if path(importing, exporting).ok()? == Path::Gateways {
+            let plan = self.plan_service(catalog, between, name, true);
+            return Some(Arc::new(plan));
+        }
+        if let Some(plan) = made.get(name) {
+            return Some(Arc::clone(plan));
+        }
+        let plan = Arc::new(self.plan_service(catalog, between, name, false));
+        made.insert(name.clone(), Arc::clone(&plan));
+        Some(plan)
+    }
+
+    /// The plan of a Service of another cluster.
+    fn plan_service(
+        &self,
+        catalog: &Catalog,
+        (importing, exporting): (&Cluster, &Cluster),
+        name: &ExportName,
+        by_gateways: bool,
+    ) -> ServicePlan {
         let key = service_key(&name.cluster, &name.service);
         let service = catalog.service(&key);
         let ports = service.iter().flat_map(|service| {
@@ -269,10 +294,10 @@ impl Federation {
                 (port, plan)
             })
         });
-        Some(ServicePlan {
+        ServicePlan {
             by_gateways,
             ports: ports.collect(),
-        })
+        }
     }
 
     /// All plans of clusters, nodes and exports at gateways, and those that are gone.

@@ -2,7 +2,6 @@
 
 //! Tests of held losses, and plans for tests.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_federate::imports::{ImportName, Traffic, TrafficReason};
@@ -59,7 +58,7 @@ fn import(number: u8, clusters: &[&str]) -> ImportPlan {
 }
 
 /// A Service with so many endpoints.
-fn service(endpoints: u8) -> ServicePlan {
+fn service(endpoints: u8) -> Arc<ServicePlan> {
     let endpoint = PlanEndpoint {
         ready: true,
         serving: true,
@@ -78,10 +77,10 @@ fn service(endpoints: u8) -> ServicePlan {
         endpoints: endpoints.collect(),
         ..PortPlan::default()
     };
-    ServicePlan {
+    Arc::new(ServicePlan {
         by_gateways: false,
         ports: [(port, plan)].into(),
-    }
+    })
 }
 
 /// So many imports from two clusters, of which `b` has an endpoint for each.

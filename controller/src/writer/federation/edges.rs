@@ -34,7 +34,7 @@ impl Federated {
             return;
         }
         pipeline.follow_plans();
-        let replanned = pipeline.take_replanned();
+        let mut replanned = pipeline.take_replanned();
         for cluster in clusters {
             let is_begun = self.books.contains_key(&cluster);
             let may_differ = match is_begun {
@@ -46,7 +46,7 @@ impl Federated {
             }
             let book = self.books.entry(Arc::clone(&cluster));
             let book = book.or_insert_with(|| PlanBook::new(Arc::clone(&cluster)));
-            let changes = pipeline.plan_changes(book, &replanned);
+            let changes = pipeline.plan_changes(book, &mut replanned);
             if !is_begun || !changes.is_empty() {
                 plans.apply(&cluster, &changes);
             }

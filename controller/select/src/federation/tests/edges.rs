@@ -92,9 +92,9 @@ impl Set {
 
     /// Brings plans to the edges.
     fn send(&mut self) {
-        let replanned = self.centre.take_replanned();
+        let mut replanned = self.centre.take_replanned();
         for edge in &mut self.edges {
-            let changes = self.centre.plan_changes(&mut edge.book, &replanned);
+            let changes = self.centre.plan_changes(&mut edge.book, &mut replanned);
             edge.pipeline.take_plans(changes);
             edge.flush();
         }
@@ -161,11 +161,11 @@ proptest! {
             prop_assert!(!edge.pipeline.is_dirty());
         }
         // Nothing is sent again, and a book that begins anew brings the same.
-        let replanned = set.centre.take_replanned();
+        let mut replanned = set.centre.take_replanned();
         for edge in &mut set.edges {
-            prop_assert!(set.centre.plan_changes(&mut edge.book, &replanned).is_empty());
+            prop_assert!(set.centre.plan_changes(&mut edge.book, &mut replanned).is_empty());
             let mut book = PlanBook::new(Arc::clone(&edge.cluster));
-            let all = set.centre.plan_changes(&mut book, &replanned);
+            let all = set.centre.plan_changes(&mut book, &mut replanned);
             edge.pipeline.take_plans(all);
             let before = edge.tables.records.clone();
             edge.flush();
@@ -300,7 +300,9 @@ fn a_centre_takes_no_address_of_the_cluster() {
         let mut greedy = service("a", "greedy");
         greedy.external_ips = vec![[10, 112, 0, 77].into()];
         edge.see(&put(Object::Service(greedy)));
-        let mut changes = set.centre.plan_changes(&mut edge.book, &Default::default());
+        let mut changes = set
+            .centre
+            .plan_changes(&mut edge.book, &mut Default::default());
         for plan in changes.imports.values_mut().flatten() {
             plan.ips = vec![ip.into()];
         }
