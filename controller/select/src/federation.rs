@@ -396,7 +396,7 @@ impl Federation {
                 self.dirty.extend(zoned);
             }
         }
-        // Those that others use claim what they did.
+        // Imports of which only endpoints are others claim what they did.
         redirected.retain(|import| !self.dirty.contains(import));
         self.dirty.extend(redirected.iter().cloned());
         self.renew_groups(catalog, dirty);

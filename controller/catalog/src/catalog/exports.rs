@@ -25,6 +25,19 @@ impl Catalog {
             .map(|export| &**export)
     }
 
+    /// Those of Services with such a name.
+    pub fn exports_named(
+        &self,
+        cluster: &str,
+        is_it: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = &ServiceExport> {
+        let all = self.shared_of(cluster).map(|shared| &shared.exports);
+        let named = all.into_iter().flatten();
+        // The keys are at hand, the exports are not.
+        let named = named.filter(move |((_, name), _)| is_it(name));
+        named.map(|(_, export)| &**export)
+    }
+
     /// The export of a Service.
     #[must_use]
     pub fn export(&self, key: &ObjectKey) -> Option<&ServiceExport> {

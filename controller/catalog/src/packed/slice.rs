@@ -130,7 +130,11 @@ impl PackedSlice {
 
     /// The family of its endpoints; unknown without endpoints.
     pub(crate) fn family(&self) -> Option<Family> {
-        Some(Family::of(self.endpoints().next()?.address))
+        match self.width() {
+            0 => None,
+            4 => Some(Family::V4),
+            _ => Some(Family::V6),
+        }
     }
 
     /// The numbers that a Service port has here.
@@ -150,21 +154,22 @@ impl PackedSlice {
         let more = self.names.split_once(SEPARATOR).map(|(_, more)| more);
         let mut pods = more.map(|more| more.split(SEPARATOR));
         let mut hostnames = more.map(|more| more.split(SEPARATOR).skip(self.places.len()));
-        let width = self.addresses.len() / self.places.len().max(1);
-        let addresses = self
-            .addresses
-            .chunks_exact(width.max(1))
-            .filter_map(address);
+        let addresses = self.addresses.chunks_exact(self.width().max(1));
         self.places
             .iter()
             .zip(addresses)
-            .map(move |(place, address)| {
+            .map(move |(place, octets)| {
                 let pod = pods.as_mut().and_then(Iterator::next);
                 let pod = pod.filter(|name| !name.is_empty());
                 let hostname = hostnames.as_mut().and_then(Iterator::next);
                 let hostname = hostname.filter(|name| !name.is_empty());
-                place.view(address, pod, hostname)
+                place.view(address(octets), pod, hostname)
             })
+    }
+
+    /// The bytes of an address; 0 without endpoints.
+    fn width(&self) -> usize {
+        self.addresses.len() / self.places.len().max(1)
     }
 
     /// Whether the next version lacks an endpoint of this one that was ready or usable, or lacks
@@ -238,11 +243,12 @@ fn octets(endpoints: &[Endpoint]) -> Box<[u8]> {
     all.into_boxed_slice()
 }
 
-fn address(octets: &[u8]) -> Option<IpAddr> {
+fn address(octets: &[u8]) -> IpAddr {
     if let Ok(v4) = <[u8; 4]>::try_from(octets) {
-        return Some(v4.into());
+        return v4.into();
     }
-    Some(<[u8; 16]>::try_from(octets).ok()?.into())
+    // Their width is one of these two.
+    <[u8; 16]>::try_from(octets).unwrap_or_default().into()
 }
 
 fn names(name: &str, endpoints: &[Endpoint]) -> Box<str> {

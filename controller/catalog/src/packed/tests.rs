@@ -107,20 +107,53 @@ fn service() -> impl Strategy<Value = Service> {
         )
 }
 
+/// Endpoints with addresses of their own.
+fn endpoints() -> impl Strategy<Value = Vec<Endpoint>> {
+    vec(endpoint(Family::V4), 0..6).prop_map(|mut all| {
+        for endpoint in &mut all {
+            // Two lists have some in common.
+            if let IpAddr::V4(ip) = endpoint.address {
+                endpoint.address = [10, 0, 0, ip.octets()[3] % 7].into();
+            }
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        all.retain(|endpoint| seen.insert(endpoint.address));
+        all
+    })
+}
+
+fn slice_of(family: Family, endpoints: Vec<Endpoint>) -> EndpointSlice {
+    EndpointSlice {
+        key: key(),
+        service: "web".into(),
+        family,
+        ports: vec![],
+        endpoints,
+        triggered_ms: None,
+    }
+}
+
 proptest! {
+    #[test]
+    fn a_slice_loses_what_the_next_version_has_not(before in endpoints(), after in endpoints()) {
+        let mut pack = Pack::default();
+        let [one, next] = [&before, &after].map(|of| pack.slice(slice_of(Family::V4, of.clone())));
+        let is_less = |endpoint: &Endpoint, has: fn(&Endpoint) -> bool| {
+            let mut kept = after.iter().filter(|after| after.address == endpoint.address);
+            has(endpoint) && !kept.any(has)
+        };
+        let is_lost = |endpoint: &Endpoint| {
+            is_less(endpoint, |one| one.ready) || is_less(endpoint, |one| one.view().is_usable())
+        };
+        prop_assert_eq!(one.loses(Some(&next)), before.iter().any(is_lost));
+    }
+
     #[test]
     fn a_slice_keeps_its_endpoints(
         (family, endpoints) in prop_oneof![Just(Family::V4), Just(Family::V6)]
             .prop_flat_map(|family| (Just(family), vec(endpoint(family), 0..6))),
     ) {
-        let slice = EndpointSlice {
-            key: key(),
-            service: "web".into(),
-            family,
-            ports: vec![],
-            endpoints: endpoints.clone(),
-            triggered_ms: None,
-        };
+        let slice = slice_of(family, endpoints.clone());
         let mut pack = Pack::default();
         let packed = pack.slice(slice.clone());
         prop_assert_eq!(packed.family(), endpoints.first().map(|_| family));

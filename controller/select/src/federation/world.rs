@@ -59,8 +59,7 @@ impl Federation {
         is_in: impl Fn(&str, &str) -> bool,
     ) -> Member {
         let id: Arc<str> = cluster.id.as_str().into();
-        let exports = catalog.exports(name);
-        let exports = exports.filter(|export| is_in(name, &export.key.name));
+        let exports = catalog.exports_named(name, |service| is_in(name, service));
         let exports = exports.map(|export| {
             let name = ImportName {
                 namespace: Arc::clone(&export.key.namespace),

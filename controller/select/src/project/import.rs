@@ -371,9 +371,8 @@ fn own<'a>(
 
 /// A destination that the shares chose.
 #[derive(Debug)]
-struct Chosen<'a> {
+struct Chosen {
     destination: Destination,
-    endpoint: EndpointRef<'a>,
     /// The zones and nodes that it is for, if such things count.
     zones: Option<Vec<Arc<str>>>,
     nodes: Option<Vec<Arc<str>>>,
@@ -381,27 +380,8 @@ struct Chosen<'a> {
     is_gateway: bool,
 }
 
-/// A gateway in place of an endpoint: it takes connections.
-fn at_gateway<'a>(address: SocketAddr) -> EndpointRef<'a> {
-    EndpointRef {
-        address: address.ip(),
-        ready: true,
-        serving: true,
-        terminating: false,
-        node: None,
-        pod: None,
-        hostname: None,
-        zone_hints: None,
-        node_hints: None,
-    }
-}
-
 /// The destinations that the shares chose, by address.
-fn choose<'e>(
-    import: &Imported<'_>,
-    exporters: &'e [Exporter<'e>],
-    shares: &Shares,
-) -> Vec<Chosen<'e>> {
+fn choose(import: &Imported<'_>, exporters: &[Exporter<'_>], shares: &Shares) -> Vec<Chosen> {
     let distribution = import.here.import.traffic_distribution.as_deref();
     let mut chosen = Vec::new();
     for exporter in exporters {
@@ -414,25 +394,21 @@ fn choose<'e>(
             let found = match gateways {
                 None => {
                     let found = exporter.endpoint(address);
-                    found.map(|one| (one.endpoint, one.zone.clone()))
+                    found.map(|one| (one.endpoint.node, one.zone.clone()))
                 }
-                Some(all) => {
-                    let zone = all.get(address).cloned();
-                    zone.map(|zone| (at_gateway(*address), zone))
-                }
+                Some(all) => all.get(address).map(|zone| (None, zone.clone())),
             };
-            let Some((endpoint, zone)) = found else {
+            let Some((node, zone)) = found else {
                 continue;
             };
             let is_ours = |zone: &Arc<str>| import.zones.contains(zone);
-            let node = || endpoint.node.filter(|_| is_own(import, exporter));
+            let node = || node.filter(|_| is_own(import, exporter));
             let nodes = || node().cloned().into_iter().collect();
             chosen.push(Chosen {
                 destination: Destination {
                     address: *address,
                     weight: *weight,
                 },
-                endpoint,
                 is_gateway: gateways.is_some(),
                 zones: zone.map(|zone| Some(zone).filter(is_ours).into_iter().collect()),
                 nodes: (distribution == Some(SAME_NODE)).then(nodes),
@@ -459,20 +435,32 @@ struct Hinted<'a>(Shared<'a>);
 
 impl<'a> Hinted<'a> {
     /// Adds the destinations of each family, IPv4 first.
-    fn add(&mut self, chosen: &'a [Vec<Chosen<'_>>], nodes: &mut Nodes<'_>) {
+    fn add(&mut self, chosen: &'a [Vec<Chosen>], nodes: &mut Nodes<'_>) {
         for of_family in chosen {
-            let candidates = of_family.iter().map(|one| Candidate {
-                destination: one.destination,
-                endpoint: EndpointRef {
-                    ready: true,
-                    zone_hints: one.zones.as_deref(),
-                    node_hints: one.nodes.as_deref(),
-                    ..one.endpoint
-                },
-            });
+            let candidates = of_family.iter().map(Chosen::hinted);
             let candidates: Vec<_> = candidates.collect();
             self.0.add(&candidates);
             nodes.add_same_node_hints(&candidates);
+        }
+    }
+}
+
+impl Chosen {
+    /// It takes connections, with the hints of the shares in place of its own.
+    fn hinted(&self) -> Candidate<'_> {
+        Candidate {
+            destination: self.destination,
+            endpoint: EndpointRef {
+                address: self.destination.address.ip(),
+                ready: true,
+                serving: true,
+                terminating: false,
+                node: None,
+                pod: None,
+                hostname: None,
+                zone_hints: self.zones.as_deref(),
+                node_hints: self.nodes.as_deref(),
+            },
         }
     }
 }
