@@ -33,8 +33,17 @@ impl<E: Engine> SyncLoop<E> {
         }
     }
 
+    /// Plans the next piece after a reconciliation. A succession that has failed keeps its time.
+    pub(super) fn plan_takeover(&mut self) {
+        if self.takeover.is_begun() {
+            self.takeover_at = Some(Instant::now());
+        } else if self.is_succession_due() {
+            self.takeover_at.get_or_insert_with(Instant::now);
+        }
+    }
+
     /// Whether the takeover is over, and another engine is to program the node from now on.
-    pub(super) fn is_succession_due(&self) -> bool {
+    fn is_succession_due(&self) -> bool {
         self.takeover.is_over() && self.reconciler.has_successor()
     }
 

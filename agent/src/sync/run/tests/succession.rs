@@ -38,7 +38,9 @@ fn left() -> Shared {
     let entry = |ip| SetEntry::IpPort(ip, Protocol::Tcp, 80);
     let entries = addresses.map(entry).into();
     let set = Set { header, entries };
-    kernel.state.sets = [("KUBE-CLUSTER-IP".to_owned(), set)].into();
+    // The second one has no counterpart of ours.
+    let names = ["KUBE-CLUSTER-IP", "KUBE-LOAD-BALANCER-SOURCE-IP"];
+    kernel.state.sets = names.map(|name| (name.to_owned(), set.clone())).into();
     kernel
         .devices
         .insert(VIP_DEVICE.to_owned(), addresses.into());
@@ -220,6 +222,8 @@ fn assert_changed_over(kernel: &FakeKernel) {
     assert_eq!(kernel.tables, table.into());
     assert_eq!(kernel.state, KernelState::default());
     assert!(kernel.devices.is_empty(), "{:?}", kernel.devices);
+    let chain = (Family::V4, "KUBE-IPVS-OUT-FILTER".to_owned());
+    assert!(kernel.removed_chains.contains(&chain));
 }
 
 #[tokio::test]
