@@ -5,6 +5,7 @@
 mod arrivals;
 mod changeover;
 mod checks;
+mod planes;
 mod ports;
 #[cfg(test)]
 mod reference;
@@ -16,27 +17,20 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
-use portolan_dataplane::{
-    Dataplane as _, Kernel, KernelConfig, KubeProxyObjects as _, NftablesKernel, Setting, settings,
-    settings_without_ipvs,
-};
+use portolan_dataplane::Setting;
 use portolan_model::{Families, NodeKey};
-use portolan_plan::kube_proxy::VIP_DEVICE;
-use portolan_plan::{Config, RulesMode};
 use portolan_runtime::{
     Admin, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit, register_process,
 };
-use portolan_source::file;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::addresses;
-use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
+use crate::args::{ForgetArgs, RunArgs, Source};
 use crate::choice::{self, Choice, Opened};
 use crate::director::{self, DirectorCollector, HostDirector, HostLink, announce};
 use crate::dns::Origin;
-use crate::families;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
@@ -48,18 +42,18 @@ use crate::reload::Reload;
 use crate::spans;
 use crate::state_lock::StateLock;
 use crate::status::Status;
-use crate::subscribe::{self, ClusterPin, Report, Stats, Subscribed, set_aside};
+use crate::subscribe::{self, ClusterPin, Report, Stats, Subscribed};
 use crate::sync::{
-    BootClock, Drainer, Engine, NftablesReconciler, Ready, Reconciler, SyncInputs, SyncOutputs,
-    Timing, run as reconcile,
+    BootClock, Drainer, Engine, Ready, SyncInputs, SyncOutputs, Timing, run as reconcile,
 };
-use crate::trace::{Plane, PlaneKind, Tracer};
+use crate::trace::{Plane, Tracer};
 use arrivals::Arrivals;
-use changeover::{former_ipvs, unmark_tables};
 use checks::{Checked, check_backends};
+use planes::{start_ipvs, start_nftables};
 use ports::Ports;
 use source::{Feeds, TableSource, follow, open_source};
 
+pub(crate) use planes::{open_ipvs, open_kernel, settle_rules};
 pub(crate) use source::endpoints;
 pub use userspace::run_command;
 
@@ -135,63 +129,6 @@ struct Place {
     node: NodeKey,
     ports: Ports,
     choice: Choice,
-}
-
-/// Starts an agent that programs IPVS.
-async fn start_ipvs(
-    args: &RunArgs,
-    place: Place,
-    mut config: Config,
-    (mut kernel, families): (Kernel, Families),
-    vital: &Vital,
-) -> anyhow::Result<()> {
-    kernel.prepare().await?;
-    config.families = families.iter().collect();
-    settle_rules(&mut kernel, &mut config).await?;
-    unmark_tables(&mut kernel, &config).await;
-    config.binds_balancers = !director::load_owned(&args.state_dir).stands_by;
-    set_older_table_aside(args, &mut kernel).await?;
-    let parts = Parts {
-        plane: Some(plane(PlaneKind::Ipvs, args, &config)?),
-        reconciler: Reconciler::new(kernel, config),
-        settings: settings(&args.tune.tuning()),
-        families,
-        place,
-    };
-    start(args, parts, vital).await
-}
-
-/// Starts an agent that programs nftables.
-async fn start_nftables(
-    args: &RunArgs,
-    place: Place,
-    mut config: Config,
-    (mut kernel, families): (NftablesKernel, Families),
-    vital: &Vital,
-) -> anyhow::Result<()> {
-    kernel.prepare()?;
-    config.families = families.iter().collect();
-    let former = former_ipvs(args, &config).await;
-    let kube_proxy = changeover::rules_of_kube_proxy(args, &config).await?;
-    let parts = Parts {
-        plane: Some(plane(PlaneKind::Nftables, args, &config)?),
-        reconciler: NftablesReconciler::new(kernel, config)
-            .after(former)
-            .taking_over(kube_proxy),
-        settings: settings_without_ipvs(&args.tune.tuning()),
-        families,
-        place,
-    };
-    start(args, parts, vital).await
-}
-
-/// How the kernel is programmed, for those that only read it.
-fn plane(kind: PlaneKind, args: &RunArgs, config: &Config) -> anyhow::Result<Plane> {
-    Ok(Plane {
-        kind,
-        config: config.clone(),
-        kernel: args.kernel_config()?,
-    })
 }
 
 /// Parts of an agent that are ready before its tasks start.
@@ -360,51 +297,6 @@ fn start_announcing(director: &HostDirector, vital: &Vital) -> HostLink {
     link
 }
 
-/// [`open_ipvs`], for commands that need it.
-pub(crate) async fn open_kernel(
-    args: &RunArgs,
-    scheduler: &str,
-) -> anyhow::Result<(Kernel, Families)> {
-    if args.kernel.dataplane != DataplaneKind::Ipvs {
-        anyhow::bail!("this command is for --dataplane ipvs alone");
-    }
-    open_ipvs(args, scheduler).await
-}
-
-/// Opens the kernel for IPVS, and determines the families that are served.
-pub(crate) async fn open_ipvs(
-    args: &RunArgs,
-    scheduler: &str,
-) -> anyhow::Result<(Kernel, Families)> {
-    let opened = Kernel::open(KernelConfig {
-        rules_mode: rules_mode(args),
-        ..args.kernel_config()?
-    });
-    let mut kernel = opened.await.context("this node can serve nothing")?;
-    let families = families::settle(&mut kernel, args.families, scheduler).await?;
-    Ok((kernel, families))
-}
-
-/// Load balancers seldom need rules. Services of Kubernetes do, and a takeover has to find those of a kube-proxy.
-fn rules_mode(args: &RunArgs) -> RulesMode {
-    let is_director = args.source == Source::File && file::have_directors_alone(&args.file);
-    match is_director && args.takeover.is_none() {
-        true => RulesMode::OnDemand,
-        false => RulesMode::Always,
-    }
-}
-
-/// Chooses the marks of the rules, so that they collide with no other program's. With rules on demand this is left
-/// to the first reconciliation that needs some.
-pub(crate) async fn settle_rules(kernel: &mut Kernel, config: &mut Config) -> anyhow::Result<()> {
-    config.rules_mode = kernel.rules_mode();
-    if config.rules_mode == RulesMode::Always {
-        config.short_circuit_mask = kernel.choose_marks(config).await?;
-    }
-    kernel.end_probes().await?;
-    Ok(())
-}
-
 /// Deletes the record of the node's cluster.
 ///
 /// # Errors
@@ -453,23 +345,6 @@ async fn serve_names(
         state_dir: args.state_dir.clone(),
     };
     args.dns.start(origin, registry, vital).await
-}
-
-/// Sets the table of an earlier run aside if a kube-proxy has programmed the node since: the old
-/// table must not delete its virtual servers.
-async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::Result<()> {
-    if args.takeover.is_none() || kernel.vip_device(VIP_DEVICE).await?.is_none() {
-        return Ok(());
-    }
-    set_table_aside(args)
-}
-
-fn set_table_aside(args: &RunArgs) -> anyhow::Result<()> {
-    let aside = set_aside(&args.state_dir);
-    if aside.with_context(|| args.state_dir.display().to_string())? {
-        tracing::info!("takes over: the table of an earlier run is set aside as table.old");
-    }
-    Ok(())
 }
 
 /// Starts the loop that keeps the kernel equal to the table.

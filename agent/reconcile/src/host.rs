@@ -53,6 +53,17 @@ pub struct HostPreview {
     pub problems: Vec<String>,
 }
 
+/// What becomes of the settings of a host without IPVS: they are about IPVS, and are refused.
+#[must_use]
+pub fn refused_host(host: Option<&Host>) -> HostOutcome {
+    let asks = host.is_some_and(Host::asks_for_anything);
+    let error = "the settings of the host's Director need --dataplane ipvs".to_owned();
+    HostOutcome {
+        errors: asks.then_some(error).into_iter().collect(),
+        ..HostOutcome::default()
+    }
+}
+
 impl<D: Dataplane + HostPlane> Reconciler<D> {
     /// Sets what the host's `Director` asks for, and what earlier runs have made.
     pub fn set_host(&mut self, host: Option<Arc<Host>>, owned: Owned) {

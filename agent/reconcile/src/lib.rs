@@ -40,7 +40,7 @@ use portolan_plan::{
 pub use drains::Draining;
 pub use flows::StaleFlows;
 pub use former::{FormerIpvs, Retirement, clear, ipvs_marker_sets};
-pub use host::{HostOutcome, HostPreview};
+pub use host::{HostOutcome, HostPreview, refused_host};
 pub use nftables::NftablesReconciler;
 pub use outcome::{Counts, Outcome};
 pub use preview::Preview;

@@ -18,7 +18,7 @@ use portolan_nftables::{
 use portolan_plan::host::Host;
 use portolan_plan::{Config, NodeFacts};
 
-use crate::{Counts, FormerIpvs, HostOutcome, Outcome, Retirement, StaleFlows};
+use crate::{Counts, FormerIpvs, HostOutcome, Outcome, Retirement, StaleFlows, refused_host};
 
 /// Transactions that lost against others, before one is made whatever others do.
 const ATTEMPTS: usize = 3;
@@ -111,15 +111,10 @@ impl NftablesReconciler {
         self.host = host;
     }
 
-    /// What becomes of the settings of the host: they are about IPVS, and are refused.
+    /// What becomes of the settings of the host.
     #[must_use]
     pub fn host_outcome(&self) -> HostOutcome {
-        let asks = self.host.as_deref().is_some_and(Host::asks_for_anything);
-        let error = "the settings of the host's Director need --dataplane ipvs".to_owned();
-        HostOutcome {
-            errors: asks.then_some(error).into_iter().collect(),
-            ..HostOutcome::default()
-        }
+        refused_host(self.host.as_deref())
     }
 
     /// Whether the kernel can do all that a family needs. Nothing is changed, but modules are loaded.

@@ -2,51 +2,94 @@
 
 //! Start of an agent on a node that another dataplane of ours, or a kube-proxy, has programmed.
 
-use anyhow::bail;
+use std::time::Duration;
+
 use portolan_dataplane::{
-    DataplaneError, Kernel, KernelConfig, KubeProxyRules, OtherPlane as _, has_set,
+    DataplaneError, Kernel, KernelConfig, KubeProxyRules, NftablesKernel, OtherPlane as _, has_set,
 };
 use portolan_plan::Config;
-use portolan_plan::kube_proxy::VIP_DEVICE;
+use portolan_plan::kube_proxy::{self, VIP_DEVICE, takeover_marker};
 use portolan_reconcile::{FormerIpvs, ipvs_marker_sets};
 
-use super::set_table_aside;
+use super::planes::set_table_aside;
 use crate::args::RunArgs;
+use crate::sync::{NftablesReconciler, Opens};
 
-/// What our IPVS dataplane has left, if it has left anything.
+/// What our IPVS dataplane has left, if it has left anything. What cannot be read stays.
 pub(super) async fn former_ipvs(args: &RunArgs, config: &Config) -> Option<FormerIpvs<Kernel>> {
-    let found = ipvs_marker_sets(config)
-        .iter()
-        .try_fold(false, |found, name| {
-            Ok::<_, DataplaneError>(found || has_set(name)?)
-        });
-    match found {
-        Ok(true) => {}
-        Ok(false) => return None,
-        Err(error) => {
-            tracing::debug!(%error, "sets cannot be read");
-            return None;
-        }
+    if !has_any(&ipvs_marker_sets(config)) {
+        return None;
     }
-    let opened = async {
-        let kernel_config = KernelConfig {
+    let found = async { AfterIpvs::new(args, config)?.former().await };
+    let found = found.await;
+    if let Err(error) = &found {
+        tracing::warn!("objects of ipvs stay, since they cannot be read: {error:#}");
+    }
+    found.ok()
+}
+
+/// Whether the kernel has one of these sets.
+fn has_any(sets: &[String]) -> bool {
+    let has = |found, name: &String| Ok::<_, DataplaneError>(found || has_set(name)?);
+    sets.iter().try_fold(false, has).unwrap_or_else(|error| {
+        tracing::debug!(%error, "sets cannot be read");
+        false
+    })
+}
+
+/// Nftables that change over from our IPVS dataplane.
+#[derive(Debug)]
+pub(super) struct AfterIpvs {
+    kernel: KernelConfig,
+    config: Config,
+    patience: Duration,
+}
+
+impl AfterIpvs {
+    pub(super) fn new(args: &RunArgs, config: &Config) -> anyhow::Result<Self> {
+        Ok(Self {
+            kernel: args.kernel_config()?,
+            config: config.clone(),
+            patience: args.drain_timeout(),
+        })
+    }
+
+    /// What our IPVS dataplane has left.
+    async fn former(&self) -> anyhow::Result<FormerIpvs<Kernel>> {
+        let kernel = Kernel::open(KernelConfig {
             load_modules: false,
-            ..args.kernel_config()?
-        };
-        let kernel = Kernel::open(kernel_config).await?;
-        let former = FormerIpvs::open(kernel, config.clone(), args.drain_timeout()).await?;
-        anyhow::Ok(former)
-    };
-    match opened.await {
-        Ok(former) => {
-            tracing::info!("changing over from ipvs: its connections go on");
-            Some(former)
-        }
-        Err(error) => {
-            tracing::warn!("objects of ipvs stay, since they cannot be read: {error:#}");
-            None
-        }
+            ..self.kernel.clone()
+        });
+        let former = FormerIpvs::open(kernel.await?, self.config.clone(), self.patience).await?;
+        tracing::info!("changing over from ipvs: its connections go on");
+        Ok(former)
     }
+}
+
+impl Opens for AfterIpvs {
+    type Engine = NftablesReconciler;
+
+    async fn open(&mut self) -> anyhow::Result<NftablesReconciler> {
+        let kernel = NftablesKernel::open(self.kernel.clone())?;
+        let former = self.former().await?;
+        Ok(NftablesReconciler::new(kernel, self.config.clone()).after(Some(former)))
+    }
+}
+
+/// Whether IPVS must take over before nftables can serve this node: [`kube_proxy::must_take_over_first`].
+pub(super) async fn must_take_over_first(args: &RunArgs, config: &Config) -> anyhow::Result<bool> {
+    let has_marker = has_any(&[takeover_marker(&config.names)]);
+    let asked = args.takeover.is_some();
+    let has_device = match asked {
+        true => {
+            let mut kernel = KubeProxyRules::open(&args.kernel_config()?)?;
+            kernel.has_device(VIP_DEVICE).await?
+        }
+        false => false,
+    };
+    Ok(kube_proxy::must_take_over_first(
+        has_marker, has_device, asked,
+    ))
 }
 
 /// Keeps marks of the IPVS dataplane from packets that tables of our nftables dataplane translate.
@@ -67,12 +110,6 @@ pub(super) async fn rules_of_kube_proxy(
         return Ok(None);
     }
     let mut rules = KubeProxyRules::open(&args.kernel_config()?)?;
-    if rules.has_device(VIP_DEVICE).await? {
-        bail!(
-            "--takeover kube-proxy: a kube-proxy in IPVS mode has programmed this node: take over with \
-             --dataplane ipvs, and then change over to nftables"
-        );
-    }
     if rules.read(&config.families).await?.is_empty() {
         return Ok(None);
     }

@@ -144,9 +144,8 @@ pub struct RunArgs {
     node_port_addresses: Vec<String>,
 
     /// Take over from a kube-proxy: wait, not ready, until it has ended on this node, adopt its virtual
-    /// servers with their connections, serve all that its rules serve, then remove the rest. With
-    /// --dataplane nftables from a kube-proxy in iptables or nftables mode, not from one in IPVS mode. No
-    /// effect where kube-proxy has left nothing.
+    /// servers with their connections, serve all that its rules serve, then remove the rest. From one in
+    /// IPVS mode to --dataplane nftables, IPVS is in between. No effect where kube-proxy has left nothing.
     #[arg(long, env = "PORTOLAN_TAKEOVER", help_heading = PROGRAMMING)]
     pub takeover: Option<OtherProxy>,
 

@@ -118,6 +118,11 @@ impl Takeover {
         self.phase == Phase::Begun
     }
 
+    /// Whether nothing of a kube-proxy is left to take over from.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
     /// Whether a takeover was asked for or has begun, and is not over.
     pub(crate) fn is_pending(&self) -> bool {
         match self.phase {

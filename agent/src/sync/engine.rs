@@ -143,6 +143,16 @@ pub trait Engine: Send {
     fn continue_takeover(&mut self, _takeover: &mut Takeover) -> impl Future<Output = bool> + Send {
         std::future::ready(false)
     }
+
+    /// Whether another engine is to take this one's place when the takeover is over.
+    fn has_successor(&self) -> bool {
+        false
+    }
+
+    /// Lets that engine take its place. Its first reconciliation is due then. After an error all goes on as before.
+    fn succeed(&mut self) -> impl Future<Output = anyhow::Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
 }
 
 impl<D: Dataplane + HostPlane + KubeProxyObjects + OtherPlane> Engine for Reconciler<D> {

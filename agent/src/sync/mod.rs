@@ -8,6 +8,7 @@ mod drains;
 mod engine;
 mod ready;
 mod run;
+mod succession;
 mod tally;
 mod userspace;
 
@@ -18,5 +19,6 @@ pub use portolan_reconcile::{
 };
 pub use ready::Ready;
 pub use run::{SyncInputs, SyncOutputs, Timing, run};
+pub(crate) use succession::{Opens, Succession};
 pub use tally::{NoLocalEndpoints, TableChanges};
 pub use userspace::Userspace;

@@ -359,9 +359,7 @@ impl<E: Engine> SyncLoop<E> {
             Ok(outcome) => self.with_host(target, outcome).await,
             Err(error) => Outcome::unreadable(&error),
         };
-        if self.takeover.is_begun() {
-            self.takeover_at = Some(Instant::now());
-        }
+        self.plan_takeover();
         let pending = self.takeover.is_pending();
         self.outputs.metrics.observe_takeover(pending);
         outcome

@@ -9,7 +9,7 @@ use portolan_dataplane::DataplaneError;
 use portolan_model::NodeTable;
 use portolan_plan::NodeFacts;
 use portolan_plan::host::{Host, Owned};
-use portolan_reconcile::HostOutcome;
+use portolan_reconcile::{HostOutcome, refused_host};
 use portolan_userspace::Proxy;
 use prometheus_client::registry::Registry;
 
@@ -98,11 +98,6 @@ impl Engine for Userspace {
     }
 
     async fn finish_host(&mut self, _: &NodeTable) -> HostOutcome {
-        let asks = self.host.as_deref().is_some_and(Host::asks_for_anything);
-        let error = "the settings of the host's Director need --dataplane ipvs".to_owned();
-        HostOutcome {
-            errors: asks.then_some(error).into_iter().collect(),
-            ..HostOutcome::default()
-        }
+        refused_host(self.host.as_deref())
     }
 }

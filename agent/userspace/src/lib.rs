@@ -12,6 +12,7 @@ mod affinity;
 mod asked;
 mod choose;
 pub mod inside;
+mod joined;
 mod limits;
 mod listen;
 mod listing;

@@ -94,6 +94,15 @@ impl Metrics {
     }
 }
 
+#[cfg(test)]
+impl Metrics {
+    /// Open TCP connections.
+    pub(crate) fn open_tcp(&self) -> i64 {
+        let protocol = Kind::TCP;
+        self.open.get_or_create(&ProtocolLabel { protocol }).get()
+    }
+}
+
 /// An open connection.
 #[derive(Debug)]
 pub(crate) struct Counted(Gauge);

@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! TCP: connections are accepted, dialled to an endpoint, and joined. A half that is closed stays closed alone.
+//! TCP: connections are accepted, dialled to an endpoint, and joined.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use prometheus_client::metrics::counter::Counter;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
+use crate::joined::Joined;
 use crate::limits::Place;
-use crate::metrics::{Direction, Kind};
 use crate::service::Lease;
 use crate::shared::{Client, Shared};
 use crate::way::{Choice, Way};
@@ -27,9 +23,6 @@ const DIALS: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
 ];
-
-/// Size of the buffer of each direction.
-const BUFFER: usize = 16 * 1024;
 
 /// Pause after the kernel could not accept.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -129,78 +122,24 @@ pub(crate) async fn join(
     server: TcpStream,
     mut lease: Lease,
     shared: &Shared,
-    _place: Place,
+    place: Place,
 ) {
-    let _counted = shared.metrics.count(Kind::TCP);
     for stream in [&client, &server] {
         // They make connections faster, and notice dead peers; both go without too.
         let _ = stream.set_nodelay(true);
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
         let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
     }
-    let mut client = Metered {
-        stream: client,
-        read: shared.metrics.bytes(Direction::to_endpoint),
-    };
-    let mut server = Metered {
-        stream: server,
-        read: shared.metrics.bytes(Direction::to_client),
-    };
-    let ended = {
-        let joined = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER);
-        tokio::select! {
-            joined = joined => joined.map(drop),
-            () = lease.ended() => Err(io::ErrorKind::TimedOut.into()),
-        }
-    };
-    if ended.is_err() {
-        // What has failed on one side must not look complete on the other.
-        reset(&client.stream);
-        reset(&server.stream);
+    let joined = Joined::new(client, server, &shared.metrics, place);
+    // A task of its own, so that a packet wakes nothing else. It ends with this future.
+    let mut copying = AbortOnDropHandle::new(tokio::spawn(joined.copy()));
+    tokio::select! {
+        _ = &mut copying => {}
+        () = lease.ended() => {}
     }
 }
 
 /// Lets the close of a connection be a reset.
 pub(crate) fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-}
-
-/// A stream that counts what is read.
-struct Metered {
-    stream: TcpStream,
-    read: Counter,
-}
-
-impl AsyncRead for Metered {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let read = buf.filled().len() - before;
-        if read > 0 {
-            self.read.inc_by(u64::try_from(read).unwrap_or_default());
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for Metered {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }

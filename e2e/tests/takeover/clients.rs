@@ -171,6 +171,11 @@ impl Clients {
         }
     }
 
+    /// Ends the open connections.
+    pub(crate) fn close(&mut self) {
+        self.kept.clear();
+    }
+
     /// Asserts that no request of the loads failed.
     pub(crate) fn stop(self) {
         for (name, load) in self.loads {

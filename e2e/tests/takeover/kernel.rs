@@ -3,10 +3,16 @@
 //! Assertions on the kernel of a node.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::rig::Host;
+use portolan_e2e::wait::wait_with_pauses;
 
 use crate::world::{NODE_PORT, WEB};
+
+/// Pause between two looks at all of a kernel.
+const PAUSE: Duration = Duration::from_millis(500);
 
 fn text(node: &Host, command: &str) -> String {
     let words: Vec<_> = command.split(' ').collect();
@@ -75,7 +81,7 @@ fn routes(node: &Host) -> String {
 
 /// Asserts that nothing of a kube-proxy is left.
 pub(crate) fn assert_nothing_of_kube_proxy(node: &Host) {
-    assert_without("links", &text(node, "ip -o link"), &["kube-ipvs0"]);
+    assert_no_device_of_kube_proxy(node);
     assert_without("rules", &rules(node), &["KUBE-IPVS-OUT-FILTER"]);
     let sets = text(node, "ipset list -n");
     assert_without("sets", &sets, &["SOURCE-IP", "PORTOLAN-TAKEOVER"]);
@@ -149,6 +155,43 @@ pub(crate) fn assert_serves(dataplane: &str, node: &Host) {
 /// The virtual servers of a node; none without IPVS.
 fn servers(node: &Host) -> String {
     node.exec(&["ipvsadm", "-Sn"]).unwrap_or_default()
+}
+
+/// Waits until the agent's table has a Service in both families.
+pub(crate) fn wait_for_table(node: &Host) {
+    wait_with_pauses("the table", PATIENT, PAUSE, || {
+        let has = |(family, ip): (&str, &str)| {
+            let map = ["nft", "list", "map", family, "portolan", "services"];
+            let map = node.exec(&map);
+            map.is_ok_and(|map| map.contains(&format!("{ip} . tcp . 80 ")))
+        };
+        let both = ["ip", "ip6"].into_iter().zip(WEB);
+        both.into_iter().all(has).then_some(())
+    })
+    .unwrap();
+}
+
+/// Waits until nothing of IPVS is left.
+pub(crate) fn wait_for_end_of_ipvs(node: &Host) {
+    let left = || {
+        let sets = text(node, "ipset list -n");
+        let sets = sets.lines().filter(|name| name.starts_with("KUBE-"));
+        let rules = rules(node);
+        let chains = rules.lines().filter(|line| line.contains("KUBE-"));
+        let found: Vec<_> = sets.chain(chains).map(str::to_owned).collect();
+        (servers(node) + &routes(node), found)
+    };
+    let is_gone = || {
+        let (servers, found) = left();
+        (servers.is_empty() && found.is_empty()).then_some(())
+    };
+    wait_with_pauses("nothing of IPVS to be left", PATIENT, PAUSE, is_gone)
+        .unwrap_or_else(|error| panic!("{error}: {:#?}", left()));
+}
+
+/// Asserts that the device of a kube-proxy in IPVS mode is gone.
+pub(crate) fn assert_no_device_of_kube_proxy(node: &Host) {
+    assert_without("links", &text(node, "ip -o link"), &["kube-ipvs0"]);
 }
 
 /// Asserts that nothing of the agent is left.

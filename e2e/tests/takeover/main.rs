@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Agents take over from a real kube-proxy in each of its modes under load, and hand back to one in IPVS
-//! mode: no request fails and no connection ends. From IPVS mode, clients with affinity keep their pod.
+//! mode: no request fails and no connection ends. From IPVS mode to IPVS, clients with affinity keep their pod.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -11,8 +11,6 @@ mod world;
 
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::programs::program;
-use portolan_e2e::rig::{Rig, RigConfig};
 
 use clients::Clients;
 use world::{GONE, World};
@@ -136,30 +134,56 @@ fn nftables_take_over_from_nftables_mode_without_a_failed_request() {
     take_over_from_rules(test, "nftables", "nftables");
 }
 
+/// IPVS is in between: the connections of the kube-proxy go on in it.
 #[test]
-fn nftables_take_nothing_over_from_ipvs_mode() {
-    let test = "nftables_take_nothing_over_from_ipvs_mode";
-    if !lane::provides(test, &[Need::Root, Need::Nftables]) {
+fn from_ipvs_mode_to_nftables_one_start_fails_no_request() {
+    let test = "from_ipvs_mode_to_nftables_one_start_fails_no_request";
+    if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
         return;
     }
-    let rig = Rig::new(RigConfig::CLUSTER).unwrap();
-    let node = rig.node(0);
-    // The kind does not matter, and not all kernels have dummy devices.
-    let device = ["ip", "link", "add", "kube-ipvs0", "type", "bridge"];
-    node.exec(&device).unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let directory = directory.path().to_str().unwrap();
-    let agent = program("portolan-agent").unwrap();
-    let script = format!(
-        "{} --node-name=x --source=file --file={directory} --state-dir={directory} --debug-listen= \
-         --takeover=kube-proxy --dataplane=nftables 2>&1; echo code $?",
-        agent.display()
-    );
-    let said = node.exec(&["sh", "-c", &script]).unwrap();
-    for expected in [
-        "a kube-proxy in IPVS mode has programmed this node",
-        "code 1",
-    ] {
-        assert!(said.contains(expected), "{said}");
+    let Some(mut world) = World::start_or_skip(test, "nftables") else {
+        return;
+    };
+    world.add_routes();
+    let proxies = world.start_proxies("ipvs");
+    let mut clients = Clients::start(&world);
+    clients.wait_for_more("under kube-proxy");
+    world.start_waiting_agents();
+
+    drop(proxies);
+    world.delete_service(GONE);
+    // One is killed in between, and the next one goes on with whatever it finds.
+    let flag = ["--takeover=kube-proxy"];
+    let agent = world.cluster.agent(1).unwrap();
+    agent.wait_for_log("has begun", PATIENT).unwrap();
+    agent.kill9().unwrap();
+    clients.wait_for_more("after a crash");
+    world.cluster.start_agent_with(1, &flag).unwrap();
+    for node in 0..2 {
+        world.wait_until_taken_over(node);
+        kernel::wait_for_table(world.node(node));
+        kernel::assert_no_device_of_kube_proxy(world.node(node));
+        clients.wait_for_more("changed over");
     }
+    // Affinity begins anew.
+    clients.assert_open("changed over");
+    // Killed once more, while connections are open in IPVS.
+    world.cluster.agent(0).unwrap().kill9().unwrap();
+    world.cluster.start_agent_with(0, &flag).unwrap();
+    world.cluster.wait_until_ready(0).unwrap();
+    clients.wait_for_more("after a crash");
+    clients.assert_open("after a crash");
+
+    clients.close();
+    let soon = ["--takeover=kube-proxy", "--drain-timeout=1s"];
+    for node in 0..2 {
+        world.cluster.agent(node).unwrap().stop(PATIENT).unwrap();
+        world.cluster.start_agent_with(node, &soon).unwrap();
+        world.cluster.wait_until_ready(node).unwrap();
+        kernel::wait_for_end_of_ipvs(world.node(node));
+        kernel::assert_no_rules_of_kube_proxy(world.node(node));
+        kernel::assert_serves("nftables", world.node(node));
+        clients.wait_for_more("without ipvs");
+    }
+    clients.stop();
 }

@@ -87,22 +87,26 @@ pub struct FakeKernel {
     pub mark_choices: usize,
     /// Number of steps after which everything fails (the agent was killed).
     pub crash_after: Option<usize>,
+    /// Number of operations, steps and others, after which everything fails.
+    pub operations_left: Option<usize>,
 }
 
 impl FakeKernel {
-    /// Fails after a crash. Operations that are no steps are not counted.
-    fn work(&self) -> Result<(), DataplaneError> {
-        match self.crash_after {
-            Some(limit) if self.applied.len() >= limit => {
-                Err(std::io::Error::other("crashed").into())
-            }
-            _ => Ok(()),
+    /// Fails after a crash. Operations that are no steps are counted by [`Self::operations_left`] alone.
+    fn work(&mut self) -> Result<(), DataplaneError> {
+        let has_crashed = self
+            .crash_after
+            .is_some_and(|limit| self.applied.len() >= limit);
+        if has_crashed || self.operations_left == Some(0) {
+            return Err(std::io::Error::other("crashed").into());
         }
+        self.operations_left = self.operations_left.map(|left| left - 1);
+        Ok(())
     }
 
     fn apply_step(&mut self, step: &Step) -> Result<(), StepFailure> {
         let number = self.applied.len();
-        if self.crash_after.is_some_and(|limit| number >= limit) {
+        if self.work().is_err() {
             return Err(StepFailure::lost("crashed"));
         }
         self.applied.push(step.clone());

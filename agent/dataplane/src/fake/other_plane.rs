@@ -10,6 +10,22 @@ use portolan_model::ipvs::VirtualServerKey;
 use super::FakeKernel;
 use crate::{Dataplane as _, DataplaneError, Flow, OtherPlane};
 
+impl FakeKernel {
+    /// Has the table of our nftables dataplane these addresses and ports, and no others.
+    ///
+    /// # Errors
+    /// After a crash.
+    pub fn write_table(
+        &mut self,
+        family: Family,
+        frontends: BTreeSet<VirtualServerKey>,
+    ) -> Result<(), DataplaneError> {
+        self.work()?;
+        self.tables.insert(family, frontends);
+        Ok(())
+    }
+}
+
 impl OtherPlane for FakeKernel {
     async fn tables(
         &mut self,

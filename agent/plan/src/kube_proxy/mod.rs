@@ -13,4 +13,4 @@ mod takeover;
 pub use hand_over::HandOver;
 pub use leftovers::{VIP_DEVICE, leftover_rules, leftover_sets, releasable};
 pub use packet_rules::{PacketRules, RuleMode};
-pub use takeover::{Claim, has_kube_proxy, takeover_marker};
+pub use takeover::{Claim, has_kube_proxy, must_take_over_first, takeover_marker};

@@ -49,6 +49,13 @@ pub fn has_kube_proxy(
         || (asked && (has_device || has_rules || (sets && !ours)))
 }
 
+/// Whether IPVS must take over before another dataplane can serve the node: a takeover was requested and the kernel
+/// has [`VIP_DEVICE`](super::VIP_DEVICE), or the kernel has the marker of one that has begun and not ended.
+#[must_use]
+pub fn must_take_over_first(has_marker: bool, has_device: bool, asked: bool) -> bool {
+    has_marker || (asked && has_device)
+}
+
 /// Virtual servers that a takeover claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {

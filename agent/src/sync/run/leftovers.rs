@@ -20,11 +20,43 @@ const RETIRE_AGAIN: Duration = Duration::from_secs(10);
 impl<E: Engine> SyncLoop<E> {
     /// Removes a piece of a kube-proxy's leftovers; new tables are handled between two pieces.
     pub(super) async fn continue_takeover(&mut self) {
-        let takeover = &mut self.takeover;
-        let more = self.reconciler.continue_takeover(takeover).await;
-        self.takeover_at = more.then(Instant::now);
-        let pending = self.takeover.is_pending();
-        self.outputs.metrics.observe_takeover(pending);
+        self.takeover_at = None;
+        if self.takeover.is_begun() {
+            let takeover = &mut self.takeover;
+            let more = self.reconciler.continue_takeover(takeover).await;
+            self.takeover_at = more.then(Instant::now);
+            let pending = self.takeover.is_pending();
+            self.outputs.metrics.observe_takeover(pending);
+        }
+        if self.is_succession_due() {
+            self.succeed().await;
+        }
+    }
+
+    /// Plans the next piece after a reconciliation. A succession that has failed keeps its time.
+    pub(super) fn plan_takeover(&mut self) {
+        if self.takeover.is_begun() {
+            self.takeover_at = Some(Instant::now());
+        } else if self.is_succession_due() {
+            self.takeover_at.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Whether the takeover is over, and another engine is to program the node from now on.
+    fn is_succession_due(&self) -> bool {
+        self.takeover.is_over() && self.reconciler.has_successor()
+    }
+
+    /// Has another engine program the node, and retire what this one has made.
+    async fn succeed(&mut self) {
+        if let Err(error) = self.reconciler.succeed().await {
+            tracing::warn!("changing over after the takeover is not possible yet: {error:#}");
+            self.takeover_at = Some(Instant::now() + RETIRE_AGAIN);
+            return;
+        }
+        tracing::info!("changing over, since the takeover is complete");
+        self.retirement = None;
+        self.reconcile().await;
     }
 
     /// Retires a piece of what another dataplane of ours has left; new tables are handled between two pieces.

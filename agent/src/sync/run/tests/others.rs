@@ -6,7 +6,7 @@ use portolan_plan::kube_proxy::VIP_DEVICE;
 
 use super::*;
 
-fn metric(rig: &Rig, name: &str) -> String {
+pub(super) fn metric(rig: &Rig, name: &str) -> String {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &rig.registry).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name));

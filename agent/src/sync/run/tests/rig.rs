@@ -201,6 +201,19 @@ impl Rig {
         search: Search,
         watchdog: Watchdog,
     ) -> Self {
+        let reconciler = Reconciler::new(kernel.clone(), Config::default());
+        Self::running(reconciler, kernel, state, clock, search, watchdog)
+    }
+
+    /// With an engine that programs the kernel.
+    pub(super) fn running(
+        reconciler: impl Engine + 'static,
+        kernel: Shared,
+        state: tempfile::TempDir,
+        clock: BootClock,
+        search: Search,
+        watchdog: Watchdog,
+    ) -> Self {
         let (tables, receiver) = watch::channel(None);
         let (reports_out, reports) = watch::channel(None);
         let addresses = Arc::new(Notify::new());
@@ -234,7 +247,6 @@ impl Rig {
             ways: watch::Sender::default(),
         };
         let drainer = Drainer::open(state.path(), Duration::from_secs(900), clock);
-        let reconciler = Reconciler::new(kernel.clone(), Config::default());
         let token = CancellationToken::new();
         let (timing, stop) = (Timing::default(), token.clone());
         let task = tokio::spawn(run(reconciler, drainer, inputs, timing, outputs, stop));

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Starts of agents that program the kernel, by their dataplanes.
+
+use anyhow::Context as _;
+use portolan_dataplane::{
+    Dataplane as _, Kernel, KernelConfig, KubeProxyObjects as _, NftablesKernel, settings,
+    settings_without_ipvs,
+};
+use portolan_model::Families;
+use portolan_plan::kube_proxy::VIP_DEVICE;
+use portolan_plan::{Config, RulesMode};
+use portolan_runtime::Vital;
+use portolan_source::file;
+
+use super::changeover::{
+    AfterIpvs, former_ipvs, must_take_over_first, rules_of_kube_proxy, unmark_tables,
+};
+use super::{DEFAULT_SCHEDULER, Parts, Place, start};
+use crate::args::{DataplaneKind, RunArgs, Source};
+use crate::director;
+use crate::families;
+use crate::subscribe::set_aside;
+use crate::sync::{NftablesReconciler, Reconciler, Succession};
+use crate::trace::{Plane, PlaneKind};
+
+/// Starts an agent that programs IPVS.
+pub(super) async fn start_ipvs(
+    args: &RunArgs,
+    place: Place,
+    config: Config,
+    (kernel, families): (Kernel, Families),
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    let (kernel, config) = prepare_ipvs(args, config, (kernel, families)).await?;
+    let parts = Parts {
+        plane: Some(plane(PlaneKind::Ipvs, args, &config)?),
+        reconciler: Reconciler::new(kernel, config),
+        settings: settings(&args.tune.tuning()),
+        families,
+        place,
+    };
+    start(args, parts, vital).await
+}
+
+/// Prepares a kernel to be programmed with IPVS.
+async fn prepare_ipvs(
+    args: &RunArgs,
+    mut config: Config,
+    (mut kernel, families): (Kernel, Families),
+) -> anyhow::Result<(Kernel, Config)> {
+    kernel.prepare().await?;
+    config.families = families.iter().collect();
+    settle_rules(&mut kernel, &mut config).await?;
+    unmark_tables(&mut kernel, &config).await;
+    config.binds_balancers = !director::load_owned(&args.state_dir).stands_by;
+    set_older_table_aside(args, &mut kernel).await?;
+    Ok((kernel, config))
+}
+
+/// Starts an agent that programs nftables.
+pub(super) async fn start_nftables(
+    args: &RunArgs,
+    place: Place,
+    config: Config,
+    (mut kernel, families): (NftablesKernel, Families),
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    kernel.prepare()?;
+    let after = Config {
+        families: families.iter().collect(),
+        ..config.clone()
+    };
+    let plane = plane(PlaneKind::Nftables, args, &after)?;
+    let settings = settings_without_ipvs(&args.tune.tuning());
+    if must_take_over_first(args, &config).await? {
+        // Opened again when its turn comes.
+        drop(kernel);
+        let first = ipvs_before_nftables(args, config).await?;
+        let parts = Parts {
+            plane: Some(plane),
+            reconciler: Succession::new(first, AfterIpvs::new(args, &after)?),
+            settings,
+            families,
+            place,
+        };
+        return start(args, parts, vital).await;
+    }
+    let former = former_ipvs(args, &after).await;
+    let kube_proxy = rules_of_kube_proxy(args, &after).await?;
+    let parts = Parts {
+        plane: Some(plane),
+        reconciler: NftablesReconciler::new(kernel, after)
+            .after(former)
+            .taking_over(kube_proxy),
+        settings,
+        families,
+        place,
+    };
+    start(args, parts, vital).await
+}
+
+/// IPVS that takes over from a kube-proxy, so that nftables can change over from it.
+async fn ipvs_before_nftables(
+    args: &RunArgs,
+    config: Config,
+) -> anyhow::Result<Reconciler<Kernel>> {
+    tracing::info!("takes over from a kube-proxy in IPVS mode: by ipvs first, then changing over");
+    let opened = open_ipvs(args, config.scheduler.unwrap_or(DEFAULT_SCHEDULER)).await;
+    let opened = opened.context("--takeover kube-proxy: its virtual servers")?;
+    let (kernel, config) = prepare_ipvs(args, config, opened).await?;
+    Ok(Reconciler::new(kernel, config))
+}
+
+/// How the kernel is programmed, for those that only read it.
+fn plane(kind: PlaneKind, args: &RunArgs, config: &Config) -> anyhow::Result<Plane> {
+    Ok(Plane {
+        kind,
+        config: config.clone(),
+        kernel: args.kernel_config()?,
+    })
+}
+
+/// [`open_ipvs`], for commands that need it.
+pub(crate) async fn open_kernel(
+    args: &RunArgs,
+    scheduler: &str,
+) -> anyhow::Result<(Kernel, Families)> {
+    if args.kernel.dataplane != DataplaneKind::Ipvs {
+        anyhow::bail!("this command is for --dataplane ipvs alone");
+    }
+    open_ipvs(args, scheduler).await
+}
+
+/// Opens the kernel for IPVS, and determines the families that are served.
+pub(crate) async fn open_ipvs(
+    args: &RunArgs,
+    scheduler: &str,
+) -> anyhow::Result<(Kernel, Families)> {
+    let opened = Kernel::open(KernelConfig {
+        rules_mode: rules_mode(args),
+        ..args.kernel_config()?
+    });
+    let mut kernel = opened.await.context("this node can serve nothing")?;
+    let families = families::settle(&mut kernel, args.families, scheduler).await?;
+    Ok((kernel, families))
+}
+
+/// Load balancers seldom need rules. Services of Kubernetes do, and a takeover has to find those of a kube-proxy.
+fn rules_mode(args: &RunArgs) -> RulesMode {
+    let is_director = args.source == Source::File && file::have_directors_alone(&args.file);
+    match is_director && args.takeover.is_none() {
+        true => RulesMode::OnDemand,
+        false => RulesMode::Always,
+    }
+}
+
+/// Chooses the marks of the rules, so that they collide with no other program's. With rules on demand this is left
+/// to the first reconciliation that needs some.
+pub(crate) async fn settle_rules(kernel: &mut Kernel, config: &mut Config) -> anyhow::Result<()> {
+    config.rules_mode = kernel.rules_mode();
+    if config.rules_mode == RulesMode::Always {
+        config.short_circuit_mask = kernel.choose_marks(config).await?;
+    }
+    kernel.end_probes().await?;
+    Ok(())
+}
+
+/// Sets the table of an earlier run aside if a kube-proxy has programmed the node since: the old
+/// table must not delete its virtual servers.
+async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::Result<()> {
+    if args.takeover.is_none() || kernel.vip_device(VIP_DEVICE).await?.is_none() {
+        return Ok(());
+    }
+    set_table_aside(args)
+}
+
+pub(super) fn set_table_aside(args: &RunArgs) -> anyhow::Result<()> {
+    let aside = set_aside(&args.state_dir);
+    if aside.with_context(|| args.state_dir.display().to_string())? {
+        tracing::info!("takes over: the table of an earlier run is set aside as table.old");
+    }
+    Ok(())
+}
