@@ -62,18 +62,17 @@ pub(crate) async fn serve(listener: TcpListener, way: Arc<Way>, shared: Shared) 
 
 /// Serves one connection.
 async fn connection(stream: TcpStream, client: Client, way: &Way, shared: &Shared, place: Place) {
-    // Dropped connections are closed without an answer.
     match dial(client, way, shared).await {
         Dialled::To(server, lease) => join(stream, server, lease, shared, place).await,
-        Dialled::Nowhere(Nowhere::Drop) => {}
-        Dialled::Nowhere(Nowhere::Refuse | Nowhere::Unreachable) => reset(&stream),
+        // An orderly end would look like an empty answer, if the client has sent nothing yet.
+        Dialled::Nowhere(_) => reset(&stream),
     }
 }
 
 /// The reason why a connection leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nowhere {
-    /// It is to be closed: the client is not permitted, or only other nodes have endpoints.
+    /// It is to be dropped: the client is not permitted, or only other nodes have endpoints.
     Drop,
     /// It is to be refused: nobody has an endpoint.
     Refuse,

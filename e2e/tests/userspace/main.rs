@@ -10,7 +10,7 @@ mod stage;
 mod throughput;
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -78,6 +78,29 @@ fn the_command_reaches_services_by_their_addresses_and_only_those() {
     }
     stage.put(&web(json!({}), &[(&b, 1)]));
     stage.until_answered_by(WEB, 80, &["b"]);
+    stage.stop();
+}
+
+/// An orderly end would look like an empty answer to a client that waits for the server's first words.
+#[test]
+fn a_connection_that_leads_nowhere_is_reset() {
+    if skip("a_connection_that_leads_nowhere_is_reset") {
+        return;
+    }
+    let rig = rig();
+    let [_, b] = pods(&rig);
+    let here_only = json!({ "internalTrafficPolicy": "Local" });
+    let stage = Stage::new(rig, &web(here_only, &[(&b, 1)]), &[]);
+    let inside = stage.inside.namespace();
+    for family in Family::ALL {
+        let listen = || {
+            let mut stream = TcpStream::connect(address(WEB, family, 80))?;
+            stream.set_read_timeout(Some(PATIENT))?;
+            stream.read(&mut [0; 1])
+        };
+        let heard = inside.run(listen).unwrap().unwrap_err();
+        assert_eq!(heard.kind(), ErrorKind::ConnectionReset, "{family:?}");
+    }
     stage.stop();
 }
 
