@@ -53,7 +53,7 @@ pub struct HostPreview {
     pub problems: Vec<String>,
 }
 
-/// What becomes of the settings of a host without IPVS: they are about IPVS, and are refused.
+/// Outcome of the settings of a host without IPVS: they are about IPVS, and are refused.
 #[must_use]
 pub fn refused_host(host: Option<&Host>) -> HostOutcome {
     let asks = host.is_some_and(Host::asks_for_anything);

@@ -111,7 +111,7 @@ impl NftablesReconciler {
         self.host = host;
     }
 
-    /// What becomes of the settings of the host.
+    /// Outcome of the settings of the host.
     #[must_use]
     pub fn host_outcome(&self) -> HostOutcome {
         refused_host(self.host.as_deref())

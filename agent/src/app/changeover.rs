@@ -15,7 +15,7 @@ use super::planes::set_table_aside;
 use crate::args::RunArgs;
 use crate::sync::{NftablesReconciler, Opens};
 
-/// What our IPVS dataplane has left, if it has left anything. What cannot be read stays.
+/// Objects that our IPVS dataplane has left; `None` if there are none, or they cannot be read and so stay.
 pub(super) async fn former_ipvs(args: &RunArgs, config: &Config) -> Option<FormerIpvs<Kernel>> {
     if !has_any(&ipvs_marker_sets(config)) {
         return None;
@@ -28,7 +28,7 @@ pub(super) async fn former_ipvs(args: &RunArgs, config: &Config) -> Option<Forme
     found.ok()
 }
 
-/// Whether the kernel has one of these sets.
+/// Returns `true` if the kernel has one of these sets.
 fn has_any(sets: &[String]) -> bool {
     let has = |found, name: &String| Ok::<_, DataplaneError>(found || has_set(name)?);
     sets.iter().try_fold(false, has).unwrap_or_else(|error| {
@@ -54,7 +54,7 @@ impl AfterIpvs {
         })
     }
 
-    /// What our IPVS dataplane has left.
+    /// Objects that our IPVS dataplane has left.
     async fn former(&self) -> anyhow::Result<FormerIpvs<Kernel>> {
         let kernel = Kernel::open(KernelConfig {
             load_modules: false,

@@ -111,7 +111,7 @@ impl HoldReport {
         }
     }
 
-    /// Whether an operator has confirmed the held deletions since the last call.
+    /// Returns `true` if an operator has confirmed the held deletions since the last call.
     pub fn take_confirmation(&mut self) -> bool {
         let is_confirmed = self.confirmations.has_changed().unwrap_or_default();
         self.confirmations.mark_unchanged();

@@ -29,7 +29,7 @@ pub(super) struct PlanHold {
     loss: Loss,
     /// Time at which the losses were found; `None` if none are held.
     since: Option<Instant>,
-    /// Whether a stream is there that stands by the losses.
+    /// Presence of a stream whose plans have the losses.
     is_current: bool,
 }
 
@@ -103,7 +103,7 @@ impl PlanHold {
         Some(since + self.config.time?)
     }
 
-    /// What is held.
+    /// The held losses, if any.
     pub(super) fn held(&self) -> Option<HeldLoss> {
         self.since?;
         let size = |size: TableSize| Size {
@@ -220,7 +220,7 @@ fn part<K: Ord + Clone, P>(
     passed
 }
 
-/// Whether an import has gone, or has lost a cluster.
+/// Returns `true` if an import has gone, or has lost a cluster.
 fn lacks_sources(old: &ImportPlan, new: Option<&ImportPlan>) -> bool {
     new.is_none_or(|new| {
         let mut sources = old.sources.keys();
@@ -228,7 +228,7 @@ fn lacks_sources(old: &ImportPlan, new: Option<&ImportPlan>) -> bool {
     })
 }
 
-/// Whether a Service has gone, or has lost all endpoints.
+/// Returns `true` if a Service has gone, or has lost all endpoints.
 fn lacks_endpoints(old: &Arc<ServicePlan>, new: Option<&Arc<ServicePlan>>) -> bool {
     new.is_none_or(|new| endpoints(new) == 0 && endpoints(old) > 0)
 }

@@ -49,8 +49,8 @@ pub fn has_kube_proxy(
         || (asked && (has_device || has_rules || (sets && !ours)))
 }
 
-/// Whether IPVS must take over before another dataplane can serve the node: a takeover was requested and the kernel
-/// has [`VIP_DEVICE`](super::VIP_DEVICE), or the kernel has the marker of one that has begun and not ended.
+/// Returns `true` if IPVS must take over before another dataplane can serve the node: a takeover was requested and
+/// the kernel has [`VIP_DEVICE`](super::VIP_DEVICE), or the kernel has the marker of one that has begun and not ended.
 #[must_use]
 pub fn must_take_over_first(has_marker: bool, has_device: bool, asked: bool) -> bool {
     has_marker || (asked && has_device)
