@@ -163,7 +163,7 @@ mod tests {
         };
         let config = VirtualServerConfig::round_robin();
         let server = VirtualServer {
-            config,
+            config: config.into(),
             real_servers: Arc::default(),
         };
         let ours = [ownership_entry(&key(80)), ownership_entry(&mark(1))];

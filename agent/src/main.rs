@@ -30,6 +30,8 @@ fn main() -> ExitCode {
     if let Some(code) = portolan_userspace::inside::asked(std::env::args_os()) {
         return code;
     }
+    // Reconciliation allocates on whichever thread it runs.
+    portolan_runtime::share_heap();
     start()
 }
 

@@ -94,7 +94,7 @@ impl StepFailure {
         let mut rest = step.clone();
         if let Step::FillVirtualServer { real_servers, .. } = &mut rest {
             let real_servers = Arc::make_mut(real_servers);
-            real_servers.retain(|address, _| refused.iter().all(|(bad, _)| bad != address));
+            real_servers.retain(|address, _| refused.iter().all(|(bad, _)| *bad != address));
         }
         let shown = refused.iter().take(SHOWN);
         let shown = shown.map(|(address, errno)| format!("{address}: {errno}"));

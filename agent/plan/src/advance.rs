@@ -54,7 +54,7 @@ impl KernelState {
         };
         match step {
             Step::AddVirtualServer { config, .. } => {
-                let (config, real_servers) = (config.clone(), Arc::default());
+                let (config, real_servers) = (Arc::clone(config), Arc::default());
                 self.virtual_servers.insert(
                     *key,
                     VirtualServer {
@@ -75,7 +75,7 @@ impl KernelState {
             return;
         };
         match step {
-            Step::SetVirtualServer { config, .. } => server.config = config.clone(),
+            Step::SetVirtualServer { config, .. } => server.config = Arc::clone(config),
             Step::FillVirtualServer { real_servers, .. } => {
                 server.real_servers = Arc::clone(real_servers);
             }

@@ -22,6 +22,14 @@ const AT_VIPS: [SetName; 5] = [
     SetName::LoadBalancerLocal,
 ];
 
+/// Entries of the ownership record of each family, by the family's number; `None` without a record.
+type Records<'a> = [Option<&'a BTreeSet<SetEntry>>; 2];
+
+fn is_in(records: &Records<'_>, key: &VirtualServerKey) -> bool {
+    let record = records[key.family() as usize];
+    record.is_some_and(|entries| entries.contains(&ownership_entry(key)))
+}
+
 impl KernelState {
     /// Whether a virtual server is ours: by the ownership record, or because it was recovered.
     #[must_use]
@@ -30,12 +38,13 @@ impl KernelState {
     }
 
     fn is_recorded(&self, names: &Names, key: &VirtualServerKey) -> bool {
-        self.has(
-            names,
-            SetName::VirtualServers,
-            key.family(),
-            &ownership_entry(key),
-        )
+        is_in(&self.records(names), key)
+    }
+
+    /// The ownership records of both families.
+    fn records(&self, names: &Names) -> Records<'_> {
+        let record = |family| self.sets.get(&names.set(SetName::VirtualServers, family));
+        Family::ALL.map(|family| record(family).map(|set| &set.entries))
     }
 
     fn has(&self, names: &Names, set: SetName, family: Family, entry: &SetEntry) -> bool {
@@ -49,8 +58,10 @@ impl KernelState {
         &self,
         names: &Names,
     ) -> BTreeMap<VirtualServerKey, VirtualServer> {
+        let records = self.records(names);
+        let is_ours = |key| is_in(&records, key) || self.recovered.contains(key);
         let servers = self.virtual_servers.iter();
-        let foreign = servers.filter(|(key, _)| !self.owns(names, key));
+        let foreign = servers.filter(|(key, _)| !is_ours(key));
         foreign
             .map(|(key, server)| (*key, server.clone()))
             .collect()
@@ -77,8 +88,9 @@ impl KernelState {
     ///   entries rules this out: a kube-proxy uses sets of the same names.
     pub fn recover(&mut self, names: &Names, remembered: &BTreeSet<SetEntry>) {
         let is_lost = Family::ALL.map(|family| self.has_lost_record(names, family));
+        let records = self.records(names);
         let unrecorded = self.virtual_servers.keys();
-        let unrecorded = unrecorded.filter(|key| !self.is_recorded(names, key));
+        let unrecorded = unrecorded.filter(|key| !is_in(&records, key));
         let ours = unrecorded.filter(|key| {
             remembered.contains(&ownership_entry(key))
                 || self.is_evident(names, key, is_lost[key.family() as usize])
@@ -167,7 +179,7 @@ mod tests {
             mark(2),
         ];
         let server = VirtualServer {
-            config: VirtualServerConfig::round_robin(),
+            config: VirtualServerConfig::round_robin().into(),
             real_servers: Arc::default(),
         };
         state.virtual_servers = servers.map(|key| (key, server.clone())).into();

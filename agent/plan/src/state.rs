@@ -97,14 +97,14 @@ pub enum Step {
         /// The virtual server.
         key: VirtualServerKey,
         /// Its new configuration.
-        config: VirtualServerConfig,
+        config: Arc<VirtualServerConfig>,
     },
     /// Changes a virtual server in place.
     SetVirtualServer {
         /// The virtual server.
         key: VirtualServerKey,
         /// Its new configuration.
-        config: VirtualServerConfig,
+        config: Arc<VirtualServerConfig>,
     },
     /// Deletes a virtual server with its real servers.
     DelVirtualServer {
@@ -206,7 +206,7 @@ impl fmt::Display for Step {
             Self::SetVirtualServer { key, .. } => write!(f, "set virtual server {key}"),
             Self::DelVirtualServer { key } => write!(f, "delete virtual server {key}"),
             Self::FillVirtualServer { key, real_servers } => {
-                let addresses: Vec<_> = real_servers.keys().map(ToString::to_string).collect();
+                let addresses: Vec<_> = real_servers.keys().map(|a| a.to_string()).collect();
                 write!(f, "add real servers {} to {key}", addresses.join(", "))
             }
             Self::AddRealServer { key, address, .. } => {

@@ -161,7 +161,8 @@ pub(crate) fn server(to: &WayTo) -> VirtualServer {
         config: VirtualServerConfig {
             flags,
             ..VirtualServerConfig::round_robin()
-        },
+        }
+        .into(),
         real_servers: Arc::new([(to.backend, real_server)].into()),
     }
 }
@@ -181,7 +182,7 @@ pub(crate) fn kept(observed: &KernelState, config: &Config) -> BTreeMap<WayTo, u
         let set_by_rules = set_by_rules.get_or_insert_with(|| marks_of_rules(observed, config));
         let of_way = have.real_servers.iter().map(|(backend, config)| WayTo {
             family,
-            backend: *backend,
+            backend,
             forwarding: config.forwarding,
         });
         for to in of_way {

@@ -37,22 +37,21 @@ impl PendingMerge {
         touched: BTreeSet<VirtualServerKey>,
     ) -> Self {
         let mut failed = errors.iter().peekable();
-        let mut taken = Vec::with_capacity(steps.len());
-        for (index, step) in steps.into_iter().enumerate() {
-            match failed.next_if(|error| error.index == index) {
-                None => taken.push(step),
-                Some(error) => {
-                    if let Step::WriteRules { family, .. } = &step {
-                        // Some of them may have been written.
-                        observed.rules.remove(family);
-                    }
-                    taken.extend(error.done.clone());
-                }
+        // The vector is reused: it is large after the first reconciliation.
+        let steps = steps.into_iter().enumerate().filter_map(|(index, step)| {
+            let Some(error) = failed.next_if(|error| error.index == index) else {
+                return Some(step);
+            };
+            if let Step::WriteRules { family, .. } = &step {
+                // Some of them may have been written.
+                observed.rules.remove(family);
             }
-        }
+            error.done.clone()
+        });
+        let steps = steps.collect();
         Self {
             observed,
-            steps: taken,
+            steps,
             touched,
         }
     }

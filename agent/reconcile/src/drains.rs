@@ -66,7 +66,7 @@ fn draining(
     let drains = have.real_servers.iter().filter(|(address, config)| {
         config.weight == 0 && !wanted.real_servers.contains_key(address)
     });
-    drains.map(|(address, _)| *address).collect()
+    drains.map(|(address, _)| address).collect()
 }
 
 impl<D: Dataplane> Reconciler<D> {

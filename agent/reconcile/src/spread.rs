@@ -165,11 +165,13 @@ fn quiet(
     which: impl Fn(&SocketAddr) -> bool,
 ) -> impl Iterator<Item = Step> {
     let server = observed.virtual_servers.get(&key);
-    let real_servers = server.into_iter().flat_map(|server| &*server.real_servers);
+    let real_servers = server
+        .into_iter()
+        .flat_map(|server| server.real_servers.iter());
     let chosen = real_servers.filter(move |(there, config)| config.weight != 0 && which(there));
     chosen.map(move |(address, config)| Step::SetRealServer {
         key,
-        address: *address,
+        address,
         config: RealServerConfig {
             weight: 0,
             ..*config

@@ -70,7 +70,7 @@ mod tests {
         let config = VirtualServerConfig::round_robin();
         Step::AddVirtualServer {
             key: key(ip),
-            config,
+            config: config.into(),
         }
     }
 
@@ -80,7 +80,7 @@ mod tests {
             let config = VirtualServerConfig::round_robin();
             let real_servers = std::sync::Arc::default();
             let server = VirtualServer {
-                config,
+                config: config.into(),
                 real_servers,
             };
             desired.state.virtual_servers.insert(key(ip), server);

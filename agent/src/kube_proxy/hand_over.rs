@@ -80,7 +80,7 @@ mod tests {
         };
         let keys = [1, 2].map(|last| VirtualServerKey::new(Protocol::Tcp, vip(last), 80));
         let server = VirtualServer {
-            config: VirtualServerConfig::round_robin(),
+            config: VirtualServerConfig::round_robin().into(),
             real_servers: Arc::default(),
         };
         let header = SetHeader {

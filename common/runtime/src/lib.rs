@@ -3,7 +3,7 @@
 //! Plumbing that the agent and the controller share: logs, shutdown, readiness, the admin server,
 //! limits of connections, and common flags.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod admin;
 mod atomic_file;
@@ -12,6 +12,7 @@ mod debug;
 mod descriptors;
 mod docs;
 mod duration;
+mod heap;
 mod http;
 mod journal;
 mod listen;
@@ -33,6 +34,7 @@ pub use debug::{DebugArgs, DebugSocket, DebugToken};
 pub use descriptors::raise_descriptor_limit;
 pub use docs::DocsCommand;
 pub use duration::{DurationError, duration_within, milliseconds_within, parse_duration};
+pub use heap::share_heap;
 pub use http::{Accept, Connections, Peer, serve_http};
 pub use listen::{listen, listen_one_family};
 pub use liveness::Liveness;

@@ -3,7 +3,7 @@
 //! IPVS objects, as `ipvsadm -Ln` shows them (kernel: `include/uapi/linux/ip_vs.h`).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Family, Protocol};
 
+mod real_servers;
 mod sync;
 
+pub use real_servers::RealServers;
 pub use sync::{SyncDaemon, SyncRole};
 
 /// The identity of a virtual server.
@@ -255,14 +257,47 @@ pub struct Connections {
     pub persistent: u32,
 }
 
-/// Real servers by address and port.
-pub type RealServers = BTreeMap<SocketAddr, RealServerConfig>;
-
 /// A virtual server with its real servers, as desired or as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualServer {
-    /// Its settings.
-    pub config: VirtualServerConfig,
+    /// Its settings. Most virtual servers have the same, and share them; see [`SharedConfigs`].
+    pub config: Arc<VirtualServerConfig>,
     /// Its real servers. Desired and observed state share them while they are equal.
     pub real_servers: Arc<RealServers>,
+}
+
+/// Settings of virtual servers, each held once: most virtual servers of a node have the same ones.
+#[derive(Debug, Clone, Default)]
+pub struct SharedConfigs(HashSet<Arc<VirtualServerConfig>>);
+
+impl SharedConfigs {
+    /// The shared copy of these settings.
+    #[must_use]
+    pub fn share(&mut self, config: VirtualServerConfig) -> Arc<VirtualServerConfig> {
+        if let Some(shared) = self.0.get(&config) {
+            return Arc::clone(shared);
+        }
+        let shared = Arc::new(config);
+        self.0.insert(Arc::clone(&shared));
+        shared
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_settings_are_held_once() {
+        let mut configs = SharedConfigs::default();
+        let first = configs.share(VirtualServerConfig::round_robin());
+        let second = configs.share(VirtualServerConfig::round_robin());
+        let persistent = VirtualServerConfig {
+            persistence: Some(60),
+            ..VirtualServerConfig::round_robin()
+        };
+        let third = configs.share(persistent.clone());
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(*third, persistent);
+    }
 }

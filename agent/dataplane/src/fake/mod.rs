@@ -139,8 +139,8 @@ impl FakeKernel {
         real_servers: &RealServers,
     ) -> Result<(), StepFailure> {
         let (mut refused, mut doubt) = (Vec::new(), Doubt::None);
-        for (address, config) in real_servers {
-            let (address, config) = (*address, *config);
+        for (address, config) in real_servers.iter() {
+            let config = *config;
             let added = self.apply_step(&Step::AddRealServer {
                 key,
                 address,
@@ -331,7 +331,7 @@ impl Dataplane for FakeKernel {
         Ok(server
             .real_servers
             .keys()
-            .map(|a| (*a, of(a).unwrap_or_default()))
+            .map(|a| (a, of(&a).unwrap_or_default()))
             .collect())
     }
 

@@ -42,7 +42,8 @@ fn servers() -> impl Strategy<Value = BTreeMap<VirtualServerKey, VirtualServer>>
             config: VirtualServerConfig {
                 persistence,
                 ..VirtualServerConfig::round_robin()
-            },
+            }
+            .into(),
             real_servers: Arc::new(real_servers.into_iter().collect()),
         },
     );
@@ -108,7 +109,7 @@ fn without_draining(mut state: KernelState, desired: &KernelState) -> KernelStat
     for (key, server) in &mut state.virtual_servers {
         let wanted = desired.virtual_servers.get(key);
         Arc::make_mut(&mut server.real_servers).retain(|address, config| {
-            config.weight != 0 || wanted.is_some_and(|w| w.real_servers.contains_key(address))
+            config.weight != 0 || wanted.is_some_and(|w| w.real_servers.contains_key(&address))
         });
     }
     state

@@ -4,6 +4,7 @@
 
 use std::borrow::Borrow;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use portolan_model::ipvs::RealServerConfig;
 use portolan_netlink::Errno;
@@ -52,7 +53,7 @@ fn failure(step: &Step, refused: &[(usize, Errno)]) -> StepFailure {
         let errno = refused.first().map(|(_, errno)| *errno);
         return StepFailure::refused(step, errno.unwrap_or(Errno::EINVAL));
     };
-    let address = |number| real_servers.keys().nth(number).copied();
+    let address = |number| real_servers.keys().nth(number);
     let refused = refused.iter();
     let refused = refused.filter_map(|(number, errno)| Some((address(*number)?, *errno)));
     StepFailure::of_real_servers(step, &refused.collect::<Vec<_>>())
@@ -73,9 +74,9 @@ fn requests(step: &Step) -> impl Iterator<Item = Request> {
         _ => None,
     };
     let filled = filled.into_iter().flat_map(|(key, real_servers)| {
-        let add = move |(address, config): (&SocketAddr, &RealServerConfig)| Request::AddDest {
+        let add = move |(address, config): (SocketAddr, &RealServerConfig)| Request::AddDest {
             key,
-            real_server: *address,
+            real_server: address,
             config: *config,
         };
         real_servers.iter().map(add)
@@ -87,11 +88,11 @@ fn request(step: &Step) -> Option<Request> {
     Some(match step {
         Step::AddVirtualServer { key, config } => Request::AddService {
             key: *key,
-            config: config.clone(),
+            config: Arc::clone(config),
         },
         Step::SetVirtualServer { key, config } => Request::SetService {
             key: *key,
-            config: config.clone(),
+            config: Arc::clone(config),
         },
         Step::DelVirtualServer { key } => Request::DelService { key: *key },
         Step::AddRealServer {

@@ -25,7 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::ipvs::{
-    Connections, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+    Connections, RealServers, SharedConfigs, VirtualServer, VirtualServerConfig, VirtualServerKey,
 };
 use portolan_model::{Family, Protocol};
 
@@ -185,7 +185,7 @@ impl Ipvs {
     /// # Errors
     /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
     pub fn dump(&mut self) -> Result<State, IpvsError> {
-        let mut state = State::default();
+        let (mut state, mut shared) = (State::default(), SharedConfigs::default());
         for family in Family::ALL {
             let services = self.services(family)?;
             state.skipped += services.skipped;
@@ -203,7 +203,7 @@ impl Ipvs {
                     .into_iter()
                     .map(|(address, dest)| (address, dest.config));
                 let real_servers = Arc::new(configs.collect());
-                let config = service.config;
+                let config = shared.share(service.config);
                 state.virtual_servers.insert(
                     key,
                     VirtualServer {
@@ -288,6 +288,7 @@ impl Ipvs {
             scheduler: scheduler.to_owned().into(),
             ..VirtualServerConfig::round_robin()
         };
+        let config = Arc::new(config);
         let tried = [
             Request::AddService { key, config },
             Request::DelService { key },
@@ -300,10 +301,7 @@ impl Ipvs {
     ///
     /// # Errors
     /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
-    pub fn real_servers(
-        &mut self,
-        key: &VirtualServerKey,
-    ) -> Result<BTreeMap<SocketAddr, RealServerConfig>, IpvsError> {
+    pub fn real_servers(&mut self, key: &VirtualServerKey) -> Result<RealServers, IpvsError> {
         let dests = self.dests(key, None)?.unwrap_or_default();
         Ok(dests
             .known

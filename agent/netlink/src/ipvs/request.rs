@@ -3,6 +3,7 @@
 //! Requests to IPVS as messages (kernel: `include/uapi/linux/ip_vs.h`).
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_model::ipvs::{
@@ -41,7 +42,7 @@ pub enum Request {
         /// The virtual server.
         key: VirtualServerKey,
         /// Its configuration.
-        config: VirtualServerConfig,
+        config: Arc<VirtualServerConfig>,
     },
     /// Changes a virtual server; its connections stay. `ESRCH` if there is none; otherwise as
     /// [`AddService`](Self::AddService).
@@ -49,7 +50,7 @@ pub enum Request {
         /// The virtual server.
         key: VirtualServerKey,
         /// Its configuration.
-        config: VirtualServerConfig,
+        config: Arc<VirtualServerConfig>,
     },
     /// Deletes a virtual server and its real servers. `ESRCH` if there is none.
     DelService {

@@ -32,7 +32,7 @@ fn add_service_is_these_bytes() {
     };
     let request = Request::AddService {
         key: key("10.96.0.1", 443),
-        config,
+        config: config.into(),
     };
     let expected: &[u8] = &[
         1, 1, 0, 0, // NEW_SERVICE, version 1
@@ -105,7 +105,8 @@ fn refuses_what_could_never_match() {
             scheduler: scheduler.to_owned().into(),
             persistence,
             ..VirtualServerConfig::round_robin()
-        },
+        }
+        .into(),
     };
     assert!(service(80, "rr", None).is_valid());
     assert!(service(0, "rr", Some(300)).is_valid());
@@ -118,7 +119,7 @@ fn refuses_what_could_never_match() {
             family: Family::V4,
             mark,
         },
-        config: VirtualServerConfig::round_robin(),
+        config: VirtualServerConfig::round_robin().into(),
     };
     assert!(mark(1).is_valid());
     assert!(!mark(0).is_valid());
@@ -212,7 +213,7 @@ fn any_dest() -> impl Strategy<Value = RealServerConfig> {
 proptest! {
     #[test]
     fn services_come_back(key in any_key(), config in any_config()) {
-        let request = Request::AddService { key, config: config.clone() };
+        let request = Request::AddService { key, config: config.clone().into() };
         prop_assert_eq!(read_service(&written(&request)), Some((key, config)));
     }
 
@@ -241,7 +242,7 @@ proptest! {
     fn readers_never_panic_on_broken_replies(key in any_key(), config in any_config(),
         position: prop::sample::Index, byte: u8)
     {
-        let mut bytes = written(&Request::AddService { key, config });
+        let mut bytes = written(&Request::AddService { key, config: config.into() });
         let position = position.index(bytes.len());
         bytes[position] = byte;
         let _ = reply::read_v6_service(&mut Objects::default(), &bytes);

@@ -77,7 +77,7 @@ fn names_the_reason() {
                 (
                     Request::SetService {
                         key: gone,
-                        config: round_robin(),
+                        config: round_robin().into(),
                     },
                     Errno::ESRCH,
                 ),
@@ -94,7 +94,7 @@ fn names_the_reason() {
                 (
                     Request::AddService {
                         key: gone,
-                        config: scheduler,
+                        config: scheduler.into(),
                     },
                     Errno::ENOENT,
                 ),
@@ -134,7 +134,7 @@ fn tells_which_schedulers_there_are() {
             // Left by a process killed during a probe.
             let left = Request::AddService {
                 key: VirtualServerKey::new(Protocol::Tcp, "198.51.100.0".parse().unwrap(), 20_000),
-                config: VirtualServerConfig::round_robin(),
+                config: VirtualServerConfig::round_robin().into(),
             };
             assert_eq!(ipvs.apply([left]).unwrap(), []);
             assert!(ipvs.has_scheduler("mh").unwrap());

@@ -52,7 +52,7 @@ pub(crate) fn weight(weight: u32) -> RealServerConfig {
 pub(crate) fn add_service(key: VirtualServerKey) -> Request {
     Request::AddService {
         key,
-        config: round_robin(),
+        config: round_robin().into(),
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn many(family: Family, count: u16, dests: u16) -> (Vec<Request>, Sta
         requests.extend(addresses().map(|address| add_dest(key, address)));
         let real_servers = addresses().map(|address| (address, weight(1)));
         let virtual_server = VirtualServer {
-            config: round_robin(),
+            config: round_robin().into(),
             real_servers: Arc::new(real_servers.collect()),
         };
         state.insert(key, virtual_server);

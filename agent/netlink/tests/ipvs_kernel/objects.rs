@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_model::Family;
-use portolan_model::ipvs::{Flags, VirtualServer, VirtualServerConfig, VirtualServerKey};
+use portolan_model::ipvs::{
+    Flags, RealServers, VirtualServer, VirtualServerConfig, VirtualServerKey,
+};
 use portolan_netlink::ipvs::{Ipvs, Request};
 
 use crate::common::{in_netns, output, require};
@@ -33,7 +35,7 @@ fn all_protocols_and_families() {
                     expected.insert(
                         key,
                         VirtualServer {
-                            config: round_robin(),
+                            config: round_robin().into(),
                             real_servers,
                         },
                     );
@@ -63,7 +65,7 @@ fn a_glance_shows_what_virtual_servers_of_ipv4_are() {
         let requests = [
             Request::AddService {
                 key: one,
-                config: config.clone(),
+                config: config.clone().into(),
             },
             add_dest(one, real_server(Family::V4, 1)),
             add_dest(one, real_server(Family::V4, 2)),
@@ -99,13 +101,13 @@ fn changes_objects() {
             let requests = [
                 Request::AddService {
                     key,
-                    config: config.clone(),
+                    config: config.clone().into(),
                 },
                 add_dest(key, real),
                 add_dest(key, other),
             ];
             apply(&mut ipvs, &requests);
-            assert_eq!(dumped(&mut ipvs)[&key].config, config);
+            assert_eq!(*dumped(&mut ipvs)[&key].config, config);
 
             for config in [
                 VirtualServerConfig {
@@ -118,10 +120,10 @@ fn changes_objects() {
                     &mut ipvs,
                     &[Request::SetService {
                         key,
-                        config: config.clone(),
+                        config: config.clone().into(),
                     }],
                 );
-                assert_eq!(dumped(&mut ipvs)[&key].config, config);
+                assert_eq!(*dumped(&mut ipvs)[&key].config, config);
             }
             for new in [0, 7, i32::MAX.unsigned_abs()] {
                 let request = Request::SetDest {
@@ -130,7 +132,7 @@ fn changes_objects() {
                     config: weight(new),
                 };
                 apply(&mut ipvs, &[request]);
-                let expected = BTreeMap::from([(real, weight(new)), (other, weight(1))]);
+                let expected = RealServers::from([(real, weight(new)), (other, weight(1))]);
                 assert_eq!(*dumped(&mut ipvs)[&key].real_servers, expected);
             }
             apply(
@@ -140,7 +142,7 @@ fn changes_objects() {
                     real_server: real,
                 }],
             );
-            let expected = BTreeMap::from([(other, weight(1))]);
+            let expected = RealServers::from([(other, weight(1))]);
             assert_eq!(*dumped(&mut ipvs)[&key].real_servers, expected);
         }
     });
@@ -207,7 +209,7 @@ fn firewall_marks_of_both_families() {
                     let (key, real) = (mark(family, number), real_server(family, 1));
                     apply(&mut ipvs, &[add_service(key), add_dest(key, real)]);
                     let server = VirtualServer {
-                        config: round_robin(),
+                        config: round_robin().into(),
                         real_servers: Arc::new([(real, weight(1))].into()),
                     };
                     expected.insert(key, server);
@@ -224,7 +226,7 @@ fn firewall_marks_of_both_families() {
                 let requests = [
                     Request::SetService {
                         key,
-                        config: config.clone(),
+                        config: config.clone().into(),
                     },
                     Request::SetDest {
                         key,
@@ -237,7 +239,7 @@ fn firewall_marks_of_both_families() {
                 ];
                 apply(&mut ipvs, &requests);
                 let server = VirtualServer {
-                    config,
+                    config: config.into(),
                     real_servers: Arc::new([(real, weight(0))].into()),
                 };
                 expected.insert(key, server);

@@ -2,12 +2,11 @@
 
 //! Every setting of a virtual server and of a real server: programmed, read back equal, or refused.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use portolan_model::ipvs::{
-    ForwardingMethod, GueChecksum, RealServerConfig, Thresholds, Tunnel, VirtualServerConfig,
-    VirtualServerKey,
+    ForwardingMethod, GueChecksum, RealServerConfig, RealServers, Thresholds, Tunnel,
+    VirtualServerConfig, VirtualServerKey,
 };
 use portolan_model::{Family, Protocol};
 use portolan_netlink::Errno;
@@ -53,7 +52,7 @@ fn set_in_turn(
             config,
         };
         apply(ipvs, &[set]);
-        let expected = BTreeMap::from([(real_server, config)]);
+        let expected = RealServers::from([(real_server, config)]);
         assert_eq!(*dumped(ipvs)[&key].real_servers, expected, "{key}");
         assert_eq!(
             ipvs.connections(&key).expect("reads").len(),
@@ -131,10 +130,10 @@ fn persistence_is_read_back() {
             for config in configs.into_iter().chain([sip.clone()]).chain(without) {
                 let set = Request::SetService {
                     key,
-                    config: config.clone(),
+                    config: config.clone().into(),
                 };
                 apply(&mut ipvs, &[set]);
-                assert_eq!(dumped(&mut ipvs)[&key].config, config, "{key}");
+                assert_eq!(*dumped(&mut ipvs)[&key].config, config, "{key}");
             }
             apply(&mut ipvs, &[Request::DelService { key }]);
             // All ports of an address.
@@ -142,10 +141,10 @@ fn persistence_is_read_back() {
             let key = VirtualServerKey::new(Protocol::Tcp, ip(family, 96, 1), 0);
             let add = Request::AddService {
                 key,
-                config: config.clone(),
+                config: config.clone().into(),
             };
             apply(&mut ipvs, &[add]);
-            assert_eq!(dumped(&mut ipvs)[&key].config, config);
+            assert_eq!(*dumped(&mut ipvs)[&key].config, config);
         }
     });
 }
@@ -172,11 +171,7 @@ fn real_servers_of_the_other_family_are_reached_by_tunnel_only() {
             }
             let tunnel = ForwardingMethod::Tunnel(Tunnel::Ipip);
             apply(&mut ipvs, &[add(tunnel, address)]);
-            let alone: Vec<_> = dumped(&mut ipvs)[&key]
-                .real_servers
-                .keys()
-                .copied()
-                .collect();
+            let alone: Vec<_> = dumped(&mut ipvs)[&key].real_servers.keys().collect();
             assert_eq!(alone, [SocketAddr::new(address, 80)]);
             apply(&mut ipvs, &[add(tunnel, ip(family, 244, 1))]);
             assert_eq!(dumped(&mut ipvs)[&key].real_servers.len(), 2);
@@ -220,7 +215,7 @@ fn impossible_settings_are_refused() {
                 dest(no_port),
                 Request::SetService {
                     key,
-                    config: no_engine,
+                    config: no_engine.into(),
                 },
             ];
             let errnos: Vec<_> = ipvs.apply(requests).unwrap();

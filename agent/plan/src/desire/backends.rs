@@ -91,6 +91,8 @@ fn add_sorry_server(real_servers: &mut RealServers, sorry: &SorryServer, is_sorr
             forwarding: sorry.forwarding,
             thresholds: Thresholds::default(),
         };
-        real_servers.entry(sorry.address).or_insert(config);
+        if !real_servers.contains_key(&sorry.address) {
+            real_servers.insert(sorry.address, config);
+        }
     }
 }

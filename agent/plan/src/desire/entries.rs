@@ -27,10 +27,14 @@ impl Builder<'_> {
 
     /// Puts an entry into its set; whether it is the first of its kind. `None` if the family is not served.
     fn insert(&mut self, set: SetName, family: Family, entry: SetEntry) -> Option<(Want, bool)> {
-        let name = self.names.get(&(set, family))?;
-        let set = self.desired.state.sets.get_mut(&**name)?;
+        let name = match self.names.get(&(set, family)) {
+            Some(name) => Arc::clone(name),
+            None if !self.config.families.contains(&family) => return None,
+            None => self.add_set(set, family),
+        };
+        let set = self.desired.state.sets.get_mut(&*name)?;
         let is_first = set.entries.insert(entry.clone());
-        Some((Want::Entry(Arc::clone(name), entry), is_first))
+        Some((Want::Entry(name, entry), is_first))
     }
 
     /// Adds the entries that make the rules match a frontend, at one address.

@@ -59,14 +59,15 @@ impl Builder<'_> {
     }
 
     fn balanced(
-        &self,
+        &mut self,
         record: &Record,
         balancing: &Balancing,
         frontend: &Frontend,
         key: &VirtualServerKey,
     ) -> VirtualServer {
+        let config = server::of_address(record, self.config, frontend.family());
         VirtualServer {
-            config: server::of_address(record, self.config, frontend.family()),
+            config: self.configs.share(config),
             real_servers: self.backends(record, balancing, frontend, key),
         }
     }
@@ -156,8 +157,9 @@ impl Builder<'_> {
             (Some(balancing), Some(frontend)) => self.balanced(record, balancing, frontend, &key),
             _ => {
                 let destinations = self.table.list(record, family, Lists::Cluster);
+                let config = server::of_mark(record, self.config, self.facts, family);
                 VirtualServer {
-                    config: server::of_mark(record, self.config, self.facts, family),
+                    config: self.configs.share(config),
                     real_servers: server::real_servers(&destinations),
                 }
             }

@@ -11,11 +11,11 @@ mod outcome;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetEntry, SetHeader};
-use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
+use portolan_model::ipvs::{SharedConfigs, VirtualServer, VirtualServerKey};
 use portolan_model::{
     Families, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Record, RecordKey,
     Scope,
@@ -50,6 +50,7 @@ fn build<'a>(
     observed: &'a KernelState,
 ) -> Builder<'a> {
     let mut builder = Builder::new(table, facts, config, observed);
+    builder.add_all_sets();
     builder.foreign = observed.foreign_virtual_servers(&config.names);
     for record in table.records.values() {
         builder.record(record);
@@ -89,7 +90,9 @@ struct Builder<'a> {
     desired: Desired,
     /// Families in which a Service of Kubernetes is served.
     kubernetes: Families,
-    /// Names of the sets.
+    /// Settings of the virtual servers.
+    configs: SharedConfigs,
+    /// Names of the sets that were added.
     names: BTreeMap<(SetName, Family), Arc<str>>,
     /// Frontends to whose packets the agent gives a mark, by family and record.
     marked: BTreeMap<Family, BTreeMap<RecordKey, Marked>>,
@@ -115,7 +118,7 @@ impl<'a> Builder<'a> {
         config: &'a Config,
         observed: &'a KernelState,
     ) -> Self {
-        let mut builder = Self {
+        Self {
             table,
             facts,
             config,
@@ -124,13 +127,12 @@ impl<'a> Builder<'a> {
             observed: &observed.virtual_servers,
             desired: Desired::default(),
             kubernetes: Families::NONE,
+            configs: SharedConfigs::default(),
             names: BTreeMap::new(),
             marked: BTreeMap::new(),
             mine: Vec::new(),
             shared: BTreeMap::new(),
-        };
-        builder.create_sets();
-        builder
+        }
     }
 
     /// Counts an object of the current record; `is_first` if no other record has it.
@@ -144,23 +146,31 @@ impl<'a> Builder<'a> {
         self.mine.push(want);
     }
 
-    fn create_sets(&mut self) {
+    /// Adds every set, for a whole table. One record alone gets the sets that it has entries in.
+    fn add_all_sets(&mut self) {
         for family in &self.config.families {
             for set in SetName::ALL {
-                let header = SetHeader {
-                    kind: set.kind(),
-                    family: *family,
-                    max_entries: 0,
-                };
-                let name = self.config.names.set(set, *family);
-                self.names.insert((set, *family), name.as_str().into());
-                let set = Set {
-                    header,
-                    entries: BTreeSet::new(),
-                };
-                self.desired.state.sets.insert(name, set);
+                self.add_set(set, *family);
             }
         }
+    }
+
+    /// Adds an empty set, and returns its name.
+    fn add_set(&mut self, set: SetName, family: Family) -> Arc<str> {
+        let header = SetHeader {
+            kind: set.kind(),
+            family,
+            max_entries: 0,
+        };
+        let empty = Set {
+            header,
+            entries: BTreeSet::new(),
+        };
+        let name = self.config.names.set(set, family);
+        let shared: Arc<str> = name.as_str().into();
+        self.names.insert((set, family), Arc::clone(&shared));
+        self.desired.state.sets.insert(name, empty);
+        shared
     }
 
     fn record(&mut self, record: &Arc<Record>) {
@@ -192,6 +202,7 @@ impl<'a> Builder<'a> {
         }
         let family = frontend.family();
         let config = server::of_address(record, self.config, family);
+        let config = self.configs.share(config);
         let real_servers = server::real_servers(&self.table.destinations(record, frontend));
         let drops = frontend.lists == Lists::Local
             && real_servers.is_empty()
@@ -200,7 +211,7 @@ impl<'a> Builder<'a> {
             let (protocol, port) = (record.key.protocol, frontend.port);
             let key = VirtualServerKey::new(protocol, address, port);
             let server = VirtualServer {
-                config: config.clone(),
+                config: Arc::clone(&config),
                 real_servers: match &record.balancing {
                     None => Arc::clone(&real_servers),
                     Some(balancing) => self.backends(record, balancing, frontend, &key),
@@ -341,14 +352,14 @@ impl<'a> Builder<'a> {
 
 /// Whether two virtual servers are equal, weights and draining real servers aside.
 fn is_alike(have: &VirtualServer, want: &VirtualServer) -> bool {
-    let wanted = |address| want.real_servers.get(address);
+    let wanted = |address: &SocketAddr| want.real_servers.get(address);
     let mut real_servers = have.real_servers.iter();
-    let alike = real_servers.all(|(address, config)| match wanted(address) {
+    let alike = real_servers.all(|(address, config)| match wanted(&address) {
         Some(wanted) => config.forwarding == wanted.forwarding,
         None => config.weight == 0,
     });
     let mut addresses = want.real_servers.keys();
-    let all = addresses.all(|address| have.real_servers.contains_key(address));
+    let all = addresses.all(|address| have.real_servers.contains_key(&address));
     have.config == want.config && alike && all
 }
 

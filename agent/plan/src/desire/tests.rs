@@ -276,7 +276,7 @@ fn foreign_virtual_server_is_left_untouched_unless_equal() {
     assert_eq!(adopted.state.virtual_servers, wanted);
 
     for server in theirs.virtual_servers.values_mut() {
-        server.config.scheduler = "wlc".into();
+        Arc::make_mut(&mut server.config).scheduler = "wlc".into();
     }
     let refused = desire(&table(records()), &facts(), &Config::default(), &theirs);
     assert!(refused.state.virtual_servers.is_empty() && refused.state.routes.is_empty());

@@ -34,7 +34,7 @@ pub fn save_families(state: &KernelState, families: Families, is_full: bool) -> 
         // Writing to a string never fails.
         let _ = writeln!(text, "{}", add_service(key, &server.config));
         for (address, config) in server.real_servers.iter() {
-            let _ = writeln!(text, "{}", add_real_server(key, *address, *config));
+            let _ = writeln!(text, "{}", add_real_server(key, address, *config));
         }
     }
     if is_full {
@@ -216,7 +216,6 @@ fn encapsulation(tunnel: Tunnel) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
@@ -234,8 +233,8 @@ mod tests {
         let real_server = RealServerConfig::masquerade(3);
         let address = "10.0.0.11:8080".parse().unwrap();
         VirtualServer {
-            config,
-            real_servers: Arc::new(BTreeMap::from([(address, real_server)])),
+            config: config.into(),
+            real_servers: Arc::new([(address, real_server)].into()),
         }
     }
 

@@ -203,8 +203,8 @@ fn server_lines(step: &Step, observed: &KernelState, desired: &Desired) -> Vec<S
             StepLine::new(Action::Delete, VirtualServer, ipvsadm::delete_service(key))
         }
         Step::FillVirtualServer { key, real_servers } => {
-            let add = |(address, config): (&SocketAddr, &RealServerConfig)| {
-                let command = ipvsadm::add_real_server(key, *address, *config);
+            let add = |(address, config): (SocketAddr, &RealServerConfig)| {
+                let command = ipvsadm::add_real_server(key, address, *config);
                 StepLine::new(Action::Add, RealServer, command)
             };
             return real_servers.iter().map(add).collect();

@@ -26,7 +26,7 @@ impl Planner<'_> {
             servers.filter(|(key, _)| of_kind(key))
         };
         for (key, want) in wanted() {
-            let (key, config) = (*key, want.config.clone());
+            let (key, config) = (*key, Arc::clone(&want.config));
             match observed.virtual_servers.get(&key) {
                 None => self.additions.push(Step::AddVirtualServer { key, config }),
                 Some(have) if have.config != config => {
@@ -69,11 +69,14 @@ impl Planner<'_> {
         have: &VirtualServer,
         desired: &Desired,
     ) {
+        if Arc::ptr_eq(&want.real_servers, &have.real_servers) {
+            return;
+        }
         let drains = desired.protocol(&key) == Some(Protocol::Tcp);
         let record = desired.records.get(&key);
         let fails = |address| record.is_some_and(|record| is_failed(record, address));
-        for (address, config) in &*want.real_servers {
-            let (address, config) = (*address, *config);
+        for (address, config) in want.real_servers.iter() {
+            let config = *config;
             match have.real_servers.get(&address) {
                 None => self.additions.push(Step::AddRealServer {
                     key,
@@ -88,8 +91,7 @@ impl Planner<'_> {
                 Some(_) => {}
             }
         }
-        for (address, config) in &*have.real_servers {
-            let address = *address;
+        for (address, config) in have.real_servers.iter() {
             if want.real_servers.contains_key(&address) {
                 continue;
             }

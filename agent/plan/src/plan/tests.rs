@@ -24,7 +24,7 @@ fn server(weights: &[(&str, u32)]) -> VirtualServer {
         (address.parse().unwrap(), config)
     };
     VirtualServer {
-        config: VirtualServerConfig::round_robin(),
+        config: VirtualServerConfig::round_robin().into(),
         real_servers: Arc::new(weights.iter().map(real).collect()),
     }
 }
@@ -160,7 +160,7 @@ fn changes_are_made_in_place() {
     after
         .virtual_servers
         .values_mut()
-        .for_each(|s| s.config.persistence = Some(10));
+        .for_each(|s| Arc::make_mut(&mut s.config).persistence = Some(10));
     assert_eq!(
         steps(&after, &before),
         [

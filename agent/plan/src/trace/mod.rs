@@ -83,14 +83,14 @@ fn serve(walk: &mut Walk<'_>) -> (Outcome, Option<VirtualServerKey>) {
     }
     let servers = server.real_servers.iter().map(|(address, config)| {
         let (masquerade, source_by) = match config.forwarding {
-            ForwardingMethod::Masquerade => masquerade(walk, translated(*address, walk)),
+            ForwardingMethod::Masquerade => masquerade(walk, translated(address, walk)),
             _ => (
                 false,
                 "the forwarding method, which keeps the packet".to_owned(),
             ),
         };
         Server {
-            address: *address,
+            address,
             weight: config.weight,
             masquerade,
             source_by,

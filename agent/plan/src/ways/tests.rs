@@ -127,7 +127,7 @@ fn each_backend_has_a_virtual_server_of_its_own_by_mark() {
         assert_eq!(server.config.flags, Flags(Flags::ONE_PACKET));
         let to = WayTo {
             family: Family::V4,
-            backend: *backend,
+            backend,
             forwarding: ForwardingMethod::Direct,
         };
         assert_eq!(desired.ways[&to], mark);
@@ -202,7 +202,7 @@ fn marks_of_operators_and_of_ranges_of_ports_are_not_those_of_ways() {
     let taken = *first.ways.values().next().unwrap();
     let mut foreign = KernelState::default();
     let theirs = VirtualServer {
-        config: VirtualServerConfig::round_robin(),
+        config: VirtualServerConfig::round_robin().into(),
         real_servers: Arc::default(),
     };
     let key = VirtualServerKey::Mark {

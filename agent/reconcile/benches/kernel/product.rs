@@ -27,9 +27,10 @@ const REPLACED: u32 = 1_000;
 
 type Product = Reconciler<Kernel>;
 
-/// Runs the work on a worker, as the agent does: a blocking call hands over the worker's other
-/// tasks.
+/// Runs the work on a worker, with one heap for all threads, as the agent does: a blocking call hands over
+/// the worker's other tasks.
 pub(crate) fn on_worker(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
+    portolan_runtime::share_heap();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.enable_all().build()?;
     runtime.block_on(async { tokio::spawn(work).await? })

@@ -67,7 +67,7 @@ fn server(real_servers: &[&str]) -> VirtualServer {
     let config = RealServerConfig::masquerade(1);
     let real = |address: &&str| (address.parse().unwrap(), config);
     VirtualServer {
-        config: VirtualServerConfig::round_robin(),
+        config: VirtualServerConfig::round_robin().into(),
         real_servers: Arc::new(real_servers.iter().map(real).collect()),
     }
 }

@@ -117,7 +117,8 @@ fn foreign() -> KernelState {
         config: VirtualServerConfig {
             persistence: Some(7),
             ..VirtualServerConfig::round_robin()
-        },
+        }
+        .into(),
         real_servers: Arc::new(real_servers.into()),
     };
     let key = VirtualServerKey::new(Protocol::Tcp, [10, 96, 0, 4].into(), 80);
@@ -164,7 +165,7 @@ fn wanted_part(state: &KernelState, desired: &KernelState) -> KernelState {
             wanted.is_some_and(|wanted| wanted.real_servers.contains_key(address))
         };
         let real_servers = Arc::make_mut(&mut server.real_servers);
-        real_servers.retain(|address, config| config.weight != 0 || is_wanted(address));
+        real_servers.retain(|address, config| config.weight != 0 || is_wanted(&address));
     }
     state
 }

@@ -95,8 +95,9 @@ fn real_servers(desired: &Desired, vip: &str) -> RealServers {
 }
 
 fn weights(desired: &Desired, vip: &str) -> Vec<(String, u32)> {
-    let all = real_servers(desired, vip).into_iter();
-    all.map(|(address, config)| (address.to_string(), config.weight))
+    let all = real_servers(desired, vip);
+    all.iter()
+        .map(|(address, config)| (address.to_string(), config.weight))
         .collect()
 }
 
@@ -133,7 +134,8 @@ fn settings_reach_the_virtual_server_and_need_no_rule() {
             netmask: Some(0xffff_ff00),
             engine: Some("sip".into()),
             ..VirtualServerConfig::round_robin()
-        },
+        }
+        .into(),
         real_servers: Arc::new([("10.0.0.1:80".parse().unwrap(), expected)].into()),
     };
     assert_eq!(servers[&v4], expected_server);

@@ -54,7 +54,7 @@ fn short_circuit_leads_to_the_cluster_wide_list() {
         let real: Vec<_> = server
             .real_servers
             .keys()
-            .map(ToString::to_string)
+            .map(|address| address.to_string())
             .collect();
         assert_eq!(real, ["10.244.0.1:8080"]);
         assert_eq!(desired.protocol(&key), Some(protocol));
@@ -88,7 +88,7 @@ fn mark_is_kept_and_a_foreign_one_never_used() {
     };
     let mut foreign = KernelState::default();
     let theirs = VirtualServer {
-        config: VirtualServerConfig::round_robin(),
+        config: VirtualServerConfig::round_robin().into(),
         real_servers: Arc::default(),
     };
     foreign.virtual_servers.insert(key, theirs.clone());

@@ -21,7 +21,7 @@ fn configs(
         let (_, server) = servers
             .find(|(key, _)| key.mark().is_some() == marked)
             .unwrap();
-        server.config.clone()
+        VirtualServerConfig::clone(&server.config)
     };
     (of(false), of(true))
 }

@@ -20,7 +20,7 @@ fn real_server(weight: u32) -> RealServerConfig {
 /// A state with one virtual server of ours, and its real servers with their weights.
 fn state(real_servers: &[(&str, u32)]) -> Desired {
     let server = VirtualServer {
-        config: VirtualServerConfig::round_robin(),
+        config: VirtualServerConfig::round_robin().into(),
         real_servers: Arc::new(
             real_servers
                 .iter()

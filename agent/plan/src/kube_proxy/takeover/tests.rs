@@ -86,7 +86,7 @@ fn server(forwarding: ForwardingMethod) -> VirtualServer {
         ..RealServerConfig::masquerade(1)
     };
     VirtualServer {
-        config: VirtualServerConfig::round_robin(),
+        config: VirtualServerConfig::round_robin().into(),
         real_servers: Arc::new([("10.0.0.1:80".parse().unwrap(), config)].into()),
     }
 }

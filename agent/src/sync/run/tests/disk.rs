@@ -90,7 +90,7 @@ async fn table_from_disk_deletes_nothing_before_one_of_a_controller() {
         for (key, server) in &before.virtual_servers {
             let now = &kernel.state.virtual_servers[key].real_servers;
             for address in server.real_servers.keys() {
-                assert!(now.contains_key(address), "{address} of {key}");
+                assert!(now.contains_key(&address), "{address} of {key}");
             }
         }
         let count = |protocol, last: u8| {

@@ -24,7 +24,7 @@ fn gone() -> VirtualServerKey {
 fn left() -> Shared {
     let mut kernel = FakeKernel::default();
     let server = VirtualServer {
-        config: VirtualServerConfig::round_robin(),
+        config: VirtualServerConfig::round_robin().into(),
         real_servers: Arc::new([(STAYS.parse().unwrap(), RealServerConfig::masquerade(1))].into()),
     };
     let keys = [key(Protocol::Tcp), gone()];

@@ -27,7 +27,8 @@ pub(super) fn read(text: &str) -> (KernelState, BTreeSet<IpAddr>) {
                         scheduler: option(options, "-s").unwrap().to_owned().into(),
                         persistence: option(options, "-p").map(|p| p.parse().unwrap()),
                         ..VirtualServerConfig::round_robin()
-                    },
+                    }
+                    .into(),
                     real_servers: Default::default(),
                 };
                 state.virtual_servers.insert(key(protocol, at), server);
