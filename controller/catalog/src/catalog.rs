@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 use portolan_model::{ByRecord, NodeKey, Record};
 
-use crate::packed::{Pack, PackedService};
+use crate::packed::{Pack, PackedNode, PackedService};
 use crate::{
     DirtySet, EndpointSlice, FieldProblem, HostFacts, Kind, Node, Object, ObjectChange, ObjectKey,
     ObjectRef, Pod, QuickMap, Service,
 };
-use cluster::{Cluster, KnownNode};
+use cluster::Cluster;
 pub use endpoints::{Endpoints, Weights};
 
 /// Services, EndpointSlices, Nodes and weighted Pods of all clusters, and load balancers. Owned by one task.
@@ -205,33 +205,21 @@ impl Catalog {
     }
 
     fn put_node(&mut self, node: Node, dirty: &mut DirtySet) {
-        let Node {
-            key,
-            mut info,
-            addresses,
-            weight,
-            host,
-        } = node;
-        info.zone = info.zone.map(|zone| self.pack.name(zone));
-        info.pod_cidrs.shrink_to_fit();
+        let (key, weight) = (node.key.clone(), node.weight);
+        let after = PackedNode::pack(node, &mut self.pack);
         let name = self.pack.name(Arc::clone(&key.name));
         let cluster = self.cluster(&key.cluster);
-        let after = KnownNode {
-            info,
-            addresses: addresses.into_iter().collect(),
-            host,
-        };
         let before = cluster.nodes.get(&name);
-        let hosted = before.and_then(|old| old.host.as_deref());
-        note_host(&key, hosted, after.host.as_deref(), dirty);
-        if before.map(|old| &old.info) != Some(&after.info) {
+        let hosted = before.and_then(|old| old.host());
+        note_host(&key, hosted, after.host(), dirty);
+        if before.map(|old| old.info()) != Some(after.info()) {
             dirty.nodes.insert(node_key(&key));
         }
-        let had = before.map(|old| &*old.addresses).unwrap_or_default();
+        let had = before.map(|old| old.addresses()).unwrap_or_default();
         let Cluster {
             addresses, claims, ..
         } = cluster;
-        addresses.move_node(&name, had, &after.addresses, |address| {
+        addresses.move_node(&name, had, after.addresses(), |address| {
             let services = claims.of_address(address);
             services.for_each(|(ns, name)| affected(&key, &mut dirty.services)(ns, name));
         });
@@ -245,11 +233,11 @@ impl Catalog {
             return;
         };
         dirty.nodes.insert(node_key(key));
-        note_host(key, node.host.as_deref(), None, dirty);
+        note_host(key, node.host(), None, dirty);
         let Cluster {
             addresses, claims, ..
         } = cluster;
-        addresses.move_node(&key.name, &node.addresses, &[], |address| {
+        addresses.move_node(&key.name, node.addresses(), &[], |address| {
             let services = claims.of_address(address);
             services.for_each(|(ns, name)| affected(key, &mut dirty.services)(ns, name));
         });

@@ -4,10 +4,12 @@
 //! equal.
 
 mod few;
+mod node;
 mod service;
 mod slice;
 
 pub(crate) use few::Few;
+pub(crate) use node::PackedNode;
 pub(crate) use service::PackedService;
 pub(crate) use slice::{Pack, PackedSlice, cut};
 

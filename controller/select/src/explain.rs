@@ -104,7 +104,7 @@ pub(crate) fn explain(
     if info.is_none() && !inquiry.has_agent {
         return Err(NoAnswer::UnknownNode(name.clone()));
     }
-    let zone = info.and_then(|info| info.zone.as_deref());
+    let zone = info.as_ref().and_then(|info| info.zone.as_deref());
     let unknown = || unknown_address(catalog, inquiry);
     let holder = holder(catalog, inquiry).ok_or_else(unknown)?;
     if is_import(&holder.service) {
@@ -162,7 +162,7 @@ pub(crate) fn explain_all(
             cluster: Arc::clone(cluster),
             name: Arc::clone(name),
         };
-        Some(catalog.node_info(&key)?.zone.as_deref()?.to_owned())
+        Some(catalog.zone(&key)?.to_string())
     };
     let explained = endpoints.iter().map(|(address, endpoint)| {
         let verdict = rule.judge(endpoint);

@@ -196,7 +196,7 @@ impl Projector {
         node: &NodeKey,
         delta: &mut TableDelta,
     ) {
-        let after = catalog.node_info(node).cloned();
+        let after = catalog.node_info(node);
         let after = after.map(|info| federation.grouped(catalog, node, info));
         let before = match &after {
             Some(info) => self.nodes.insert(node.clone(), info.clone()),

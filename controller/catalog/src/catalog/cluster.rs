@@ -3,21 +3,20 @@
 //! The objects of one cluster, by namespace and name: no name is kept twice for a key.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_model::{Family, NodeInfo};
+use portolan_model::Family;
 
 use crate::addresses::Addresses;
 use crate::claims::Claims;
-use crate::packed::{Few, PackedService, PackedSlice, cut};
-use crate::{HostFacts, Kind, QuickMap, Service, ServiceExport, ServiceImport};
+use crate::packed::{Few, PackedNode, PackedService, PackedSlice, cut};
+use crate::{Kind, QuickMap, Service, ServiceExport, ServiceImport};
 
 /// One cluster.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) namespaces: QuickMap<Arc<str>, Namespace>,
-    pub(super) nodes: QuickMap<Arc<str>, Box<KnownNode>>,
+    pub(super) nodes: QuickMap<Arc<str>, Box<PackedNode>>,
     /// The weights of those nodes that have one: few, mostly none.
     pub(super) node_weights: QuickMap<Arc<str>, u32>,
     pub(super) claims: Claims,
@@ -68,14 +67,6 @@ pub(super) struct ServiceEntry {
     pub(super) service: Option<PackedService>,
     /// Sorted by name.
     slices: Few<PackedSlice>,
-}
-
-/// A Node, without its name.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct KnownNode {
-    pub(super) info: NodeInfo,
-    pub(super) addresses: Box<[IpAddr]>,
-    pub(super) host: Option<Box<HostFacts>>,
 }
 
 impl Cluster {

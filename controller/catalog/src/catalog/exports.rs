@@ -66,7 +66,7 @@ impl Catalog {
             .get(cluster)
             .map(|cluster| cluster.nodes.values());
         let nodes = nodes.into_iter().flatten();
-        nodes.filter_map(|node| node.info.zone.clone()).collect()
+        nodes.filter_map(|node| node.zone().cloned()).collect()
     }
 
     /// Takes the addresses and ports of an import, in place of those that it had: a Service with the

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use portolan_model::{ByRecord, NodeInfo, NodeKey, Record};
 
 use super::Catalog;
+use crate::packed::PackedNode;
 use crate::{Claim, Claimant, FieldProblem, HostFacts, Kind, ObjectKey, ObjectRef, Service};
 
 impl Catalog {
@@ -36,23 +37,32 @@ impl Catalog {
 
     /// The information for a node's agent; `None` for an unknown node.
     #[must_use]
-    pub fn node_info(&self, node: &NodeKey) -> Option<&NodeInfo> {
+    pub fn node_info(&self, node: &NodeKey) -> Option<NodeInfo> {
+        Some(self.node(node)?.info())
+    }
+
+    /// The zone of a node; `None` for an unknown node, and for one without a zone.
+    #[must_use]
+    pub fn zone(&self, node: &NodeKey) -> Option<&Arc<str>> {
+        self.node(node)?.zone()
+    }
+
+    fn node(&self, node: &NodeKey) -> Option<&PackedNode> {
         let cluster = self.clusters.get(&node.cluster)?;
-        Some(&cluster.nodes.get(&node.name)?.info)
+        Some(cluster.nodes.get(&node.name)?)
     }
 
     /// What decides about the gateways of a cluster: its Nodes by name, in no order.
     pub fn hosts(&self, cluster: &str) -> impl Iterator<Item = (&Arc<str>, &HostFacts)> {
         let nodes = self.clusters.get(cluster).map(|cluster| &cluster.nodes);
         let nodes = nodes.into_iter().flatten();
-        nodes.filter_map(|(name, node)| Some((name, node.host.as_deref()?)))
+        nodes.filter_map(|(name, node)| Some((name, node.host()?)))
     }
 
     /// Facts about the host of a node; `None` for an unknown node.
     #[must_use]
     pub fn host(&self, node: &NodeKey) -> Option<&HostFacts> {
-        let cluster = self.clusters.get(&node.cluster)?;
-        cluster.nodes.get(&node.name)?.host.as_deref()
+        self.node(node)?.host()
     }
 
     /// The nodes of a cluster, in no order.

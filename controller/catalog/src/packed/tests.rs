@@ -5,13 +5,15 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_model::{Family, Protocol};
-use proptest::collection::vec;
+use portolan_model::{Family, NodeInfo, Protocol};
+use proptest::collection::{btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Endpoint, EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy};
+use crate::{
+    Endpoint, EndpointSlice, HostFacts, Node, ObjectKey, Service, ServicePort, TrafficPolicy,
+};
 
 fn name() -> impl Strategy<Value = Arc<str>> {
     "[ab]{1,2}".prop_map(Into::into)
@@ -52,6 +54,39 @@ fn endpoint(family: Family) -> impl Strategy<Value = Endpoint> {
         zone_hints: names.2,
         node_hints: names.3,
         hostname: names.4,
+    })
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    let info = (
+        option::of(name()),
+        vec(0..3u8, 0..3),
+        any::<bool>(),
+        vec(name(), 0..3),
+        option::of(name()),
+    );
+    let info = info.prop_map(|(zone, networks, eligible, groups, director)| NodeInfo {
+        zone,
+        pod_cidrs: networks
+            .into_iter()
+            .map(|network| format!("10.{network}.0.0/16").parse().unwrap())
+            .collect(),
+        eligible,
+        groups,
+        director,
+    });
+    let host = any::<bool>().prop_map(|ready| {
+        Box::new(HostFacts {
+            ready,
+            ..HostFacts::default()
+        })
+    });
+    let addresses = btree_set(address(Family::V4), 0..3);
+    (info, addresses, option::of(host)).prop_map(|(info, addresses, host)| Node {
+        info,
+        addresses,
+        host,
+        ..Node::new(key())
     })
 }
 
@@ -134,6 +169,15 @@ fn slice_of(family: Family, endpoints: Vec<Endpoint>) -> EndpointSlice {
 }
 
 proptest! {
+    #[test]
+    fn a_node_is_unpacked_as_it_was(node in node()) {
+        let packed = PackedNode::pack(node.clone(), &mut Pack::default());
+        prop_assert_eq!(packed.info(), node.info.clone());
+        prop_assert_eq!(packed.zone(), node.info.zone.as_ref());
+        prop_assert!(packed.addresses().iter().eq(&node.addresses));
+        prop_assert_eq!(packed.host(), node.host.as_deref());
+    }
+
     #[test]
     fn a_slice_loses_what_the_next_version_has_not(before in endpoints(), after in endpoints()) {
         let mut pack = Pack::default();

@@ -41,6 +41,7 @@ pub(super) fn explain(
         lists: frontend.lists,
         node: inquiry.node.name.to_string(),
         zone: info
+            .as_ref()
             .and_then(|info| info.zone.as_deref())
             .map(str::to_owned),
         endpoints,
@@ -89,6 +90,7 @@ pub(super) fn explain_gateway(
         lists: frontend.lists,
         node: inquiry.node.name.to_string(),
         zone: info
+            .as_ref()
             .and_then(|info| info.zone.as_deref())
             .map(str::to_owned),
         endpoints: endpoints.collect(),

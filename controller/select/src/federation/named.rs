@@ -156,7 +156,7 @@ impl Federation {
                 cluster: Arc::clone(&service.cluster),
                 name,
             };
-            let zone = catalog.node_info(&node).and_then(|info| info.zone.clone());
+            let zone = catalog.zone(&node).cloned();
             let gateway = WantedEndpoint {
                 address,
                 ready,
@@ -184,7 +184,7 @@ impl Federation {
                 cluster: Arc::clone(&service.cluster),
                 name: Arc::clone(endpoint.node?),
             };
-            catalog.node_info(&node)?.zone.clone()
+            catalog.zone(&node).cloned()
         };
         let wanted = |address: IpAddr, endpoint: &EndpointRef<'_>| WantedEndpoint {
             address,

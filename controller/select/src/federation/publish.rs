@@ -305,7 +305,7 @@ pub(super) fn zone(catalog: &Catalog, cluster: &Arc<str>, node: &Arc<str>) -> Op
         cluster: Arc::clone(cluster),
         name: Arc::clone(node),
     };
-    catalog.node_info(&node)?.zone.clone()
+    catalog.zone(&node).cloned()
 }
 
 /// Which clusters are looked at.

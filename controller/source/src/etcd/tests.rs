@@ -359,7 +359,7 @@ async fn nodes_belong_to_the_groups_that_load_balancers_select() {
     let is_for = |name: &str| {
         let mut nodes = rig.catalog.nodes();
         let node = nodes.find(|node| *node.name == *name).unwrap();
-        record.is_for(rig.catalog.node_info(&node).unwrap())
+        record.is_for(&rig.catalog.node_info(&node).unwrap())
     };
     assert_eq!((is_for("a"), is_for("b")), (true, false));
     // A Node that cannot be read follows selectors with its last labels, and keeps its problem.

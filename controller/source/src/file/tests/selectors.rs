@@ -29,7 +29,7 @@ fn serving(rig: &Rig) -> Vec<String> {
         "a host without a Node"
     );
     let nodes = rig.catalog.nodes();
-    let nodes = nodes.filter(|node| record.is_for(rig.catalog.node_info(node).unwrap()));
+    let nodes = nodes.filter(|node| record.is_for(&rig.catalog.node_info(node).unwrap()));
     let mut names: Vec<_> = nodes.map(|node| node.name.to_string()).collect();
     names.sort();
     names
