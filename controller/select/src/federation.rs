@@ -8,6 +8,7 @@
 //! are computed by import, when an endpoint, a state or an address of it changes.
 
 mod export;
+mod exporters;
 mod gateway;
 mod given;
 mod input;
@@ -38,6 +39,7 @@ use portolan_federate::merge::ImportKind;
 use portolan_model::{Family, Scope};
 use portolan_policy::{ClusterSet, Objects};
 
+pub(crate) use exporters::Seen;
 pub use gateway::GatewayPorts;
 pub(crate) use gateway::exported_service;
 use given::Given;
