@@ -145,6 +145,9 @@ pub(crate) struct Federation {
     users: Users,
     /// The imports that have the settings of an exported Service, that of their winner.
     heirs: Users,
+    /// Imports, and exports at gateways, that have claimed what they are, and are to be projected: the winners of others
+    /// are noted.
+    claimed: BTreeSet<ObjectKey>,
     /// The names of clusters by id.
     names: BTreeMap<Arc<str>, Arc<str>>,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,

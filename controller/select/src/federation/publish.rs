@@ -76,7 +76,7 @@ impl Federation {
     }
 
     /// The Service of the winning cluster.
-    fn winner(&self, here: &ImportHere) -> Option<ObjectKey> {
+    pub(super) fn winner(&self, here: &ImportHere) -> Option<ObjectKey> {
         let name = self.names.get(&here.import.winner)?;
         let (cluster, source) = here.sources.get_key_value(name)?;
         Some(service_key(cluster, source))
@@ -123,10 +123,7 @@ impl Federation {
             importing: &importing.id,
             zones,
         };
-        let mut projected = Projected {
-            winner: self.winner(here),
-            ..Projected::default()
-        };
+        let mut projected = Projected::default();
         for port in 0..here.import.ports.len() {
             let exporters = self.exporters(catalog, &import, port, (extent, seen));
             let of_port = project_import(catalog, config, &import, port, &exporters);
@@ -147,6 +144,7 @@ impl Federation {
         key: &ObjectKey,
         seen: &mut Seen<'c>,
     ) -> Vec<Projection> {
+        let is_claimed = self.claimed.remove(key);
         if exported_service(key).is_some() {
             return self.project_at_gateways(catalog, config, key);
         }
@@ -160,13 +158,16 @@ impl Federation {
             None => self.unprojected(here),
         };
         let import = [Arc::new(key.clone())];
+        if is_claimed && catalog.import(key).is_some() {
+            let winner = self.winner(here);
+            self.heirs.note(&import, &winner);
+        }
         for exporters in &projected.exporters {
             if !seen.takes(&import[0], exporters) {
                 self.users.note(&import, exporters.services());
             }
         }
         self.users.note(&import, &projected.used);
-        self.heirs.note(&import, &projected.winner);
         let ports = projected.ports.into_iter();
         ports.map(|(projection, _)| projection).collect()
     }
@@ -241,6 +242,4 @@ pub(crate) struct Projected<'c> {
     exporters: Vec<Arc<Exporters<'c>>>,
     /// Exported Services that count beside these.
     used: Vec<ObjectKey>,
-    /// The exported Service whose settings it has. Those of another one change nothing here.
-    winner: Option<ObjectKey>,
 }

@@ -108,6 +108,7 @@ impl Federation {
         }
         for import in std::mem::take(&mut self.dirty) {
             self.claim(catalog, &import, dirty);
+            self.claimed.insert(import.clone());
             dirty.services.insert(import);
         }
         dirty.services.append(&mut self.redirected);
