@@ -269,7 +269,7 @@ impl Federation {
         &self.kept
     }
 
-    /// The imports of each cluster that need virtual addresses, if that has changed since the last call.
+    /// The imports of each cluster that need virtual addresses, if any may need others since the last call.
     pub(crate) fn take_wanted(&mut self) -> Option<BTreeMap<Arc<str>, Vec<Wanted>>> {
         if !std::mem::take(&mut self.wanted_changed) {
             return None;
