@@ -37,7 +37,7 @@ const LARGE: World = World {
     endpoints: 10,
 };
 
-/// All shapes, or those that a variable of the environment names.
+/// The variable with the shapes that are measured, separated by commas; all without it.
 const SHAPES: &str = "PORTOLAN_FEDERATION_SHAPES";
 
 fn main() {

@@ -5,6 +5,7 @@
 //! Imports of one name are mostly made of the same exports in all clusters: these are looked up once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, ObjectKey};
@@ -36,7 +37,7 @@ struct Group<'c> {
     sources: Arc<BTreeMap<Arc<str>, ImportName>>,
     traffic: Arc<Traffic>,
     port: usize,
-    exporters: Arc<Exporters<'c>>,
+    exporters: Rc<Exporters<'c>>,
     imports: Vec<Arc<ObjectKey>>,
 }
 
@@ -67,9 +68,9 @@ impl<'c> Seen<'c> {
     }
 
     /// Whether it will note what an import used.
-    pub(super) fn takes(&mut self, import: &Arc<ObjectKey>, used: &Arc<Exporters<'c>>) -> bool {
+    pub(super) fn takes(&mut self, import: &Arc<ObjectKey>, used: &Rc<Exporters<'c>>) -> bool {
         let mut groups = self.groups.iter_mut();
-        let group = groups.find(|group| Arc::ptr_eq(&group.exporters, used));
+        let group = groups.find(|group| Rc::ptr_eq(&group.exporters, used));
         let taken = group.map(|group| group.imports.push(Arc::clone(import)));
         taken.is_some()
     }
@@ -91,24 +92,24 @@ impl Federation {
         import: &Imported<'_>,
         port: usize,
         (extent, seen): (Extent, &mut Seen<'c>),
-    ) -> Arc<Exporters<'c>> {
+    ) -> Rc<Exporters<'c>> {
         let here = import.here;
         // One that follows a centre has imports of one cluster.
         let may_share = extent == Extent::Deciding && self.given.is_none();
         let may_share = may_share && self.is_flat(&import.service.key.cluster);
         let mut groups = seen.groups.iter().filter(|_| may_share);
         if let Some(group) = groups.find(|group| group.has(here, port)) {
-            return Arc::clone(&group.exporters);
+            return Rc::clone(&group.exporters);
         }
         let mut lookup = Lookup::default();
         if extent == Extent::Deciding && self.look_up_deciding(catalog, import, port, &mut lookup) {
-            return Arc::new(lookup.found);
+            return Rc::new(lookup.found);
         }
         for name in here.sources.keys() {
             self.look_up(catalog, import, port, name, &mut lookup);
         }
         let keeps = self.keeps_last(here, &here.import.ports[port]);
-        let exporters = Arc::new(lookup.found.keeping(keeps));
+        let exporters = Rc::new(lookup.found.keeping(keeps));
         let first = here.traffic.tiers.first();
         let is_first = first.is_some_and(|tier| tier.ids().count() == here.sources.len());
         let mut sources = here.sources.keys();
@@ -118,7 +119,7 @@ impl Federation {
                 sources: Arc::clone(&here.sources),
                 traffic: Arc::clone(&here.traffic),
                 port,
-                exporters: Arc::clone(&exporters),
+                exporters: Rc::clone(&exporters),
                 imports: Vec::new(),
             });
         }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, Endpoints, ObjectKey, Service, ServicePort, TrafficPolicy};
@@ -76,7 +77,7 @@ impl Federation {
     }
 
     /// The Service of the winning cluster.
-    pub(super) fn winner(&self, here: &ImportHere) -> Option<ObjectKey> {
+    fn winner(&self, here: &ImportHere) -> Option<ObjectKey> {
         let name = self.names.get(&here.import.winner)?;
         let (cluster, source) = here.sources.get_key_value(name)?;
         Some(service_key(cluster, source))
@@ -239,7 +240,7 @@ pub(crate) struct Projected<'c> {
     /// Each port with its shares by family.
     pub(crate) ports: Vec<(Projection, BTreeMap<Family, OfFamily>)>,
     /// Of each port the exporters whose endpoints were looked at. Those of another one change nothing here.
-    exporters: Vec<Arc<Exporters<'c>>>,
+    exporters: Vec<Rc<Exporters<'c>>>,
     /// Exported Services that count beside these.
     used: Vec<ObjectKey>,
 }
