@@ -8,6 +8,7 @@
 //! are computed by import, when an endpoint, a state or an address of it changes.
 
 mod export;
+mod exporters;
 mod gateway;
 mod given;
 mod input;
@@ -19,6 +20,7 @@ mod planned;
 mod plans;
 mod publish;
 mod quota;
+mod refresh;
 mod renew;
 mod shown;
 #[cfg(test)]
@@ -30,13 +32,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectKey, ObjectRef};
+use portolan_catalog::{FieldProblem, ObjectKey, ObjectRef};
 use portolan_federate::gateway::Gateways;
-use portolan_federate::imports::{Federation as Plan, ImportHere, ImportName, imports};
+use portolan_federate::imports::{Federation as Plan, ImportHere, ImportName};
 use portolan_federate::merge::ImportKind;
 use portolan_model::{Family, Scope};
 use portolan_policy::{ClusterSet, Objects};
 
+pub(crate) use exporters::Seen;
 pub use gateway::GatewayPorts;
 pub(crate) use gateway::exported_service;
 use given::Given;
@@ -142,6 +145,9 @@ pub(crate) struct Federation {
     users: Users,
     /// The imports that have the settings of an exported Service, that of their winner.
     heirs: Users,
+    /// Imports, and exports at gateways, that have claimed what they are, and are to be projected: the winners of others
+    /// are noted.
+    claimed: BTreeSet<ObjectKey>,
     /// The names of clusters by id.
     names: BTreeMap<Arc<str>, Arc<str>>,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
@@ -149,8 +155,11 @@ pub(crate) struct Federation {
     /// Whether the plan must be computed anew.
     is_stale: bool,
     wanted_changed: bool,
-    /// Imports to project again.
+    /// Imports, and exports at gateways, to project again.
     dirty: BTreeSet<ObjectKey>,
+    /// Imports to project again of which only endpoints, or states of clusters, are others: they claim what they did, and
+    /// their plans stay.
+    redirected: BTreeSet<ObjectKey>,
     /// Imports whose names may have changed; `None` if nobody asks.
     renamed: Option<BTreeSet<ObjectKey>>,
     /// What plans for the controllers of clusters may differ; `None` if nobody asks.
@@ -165,7 +174,8 @@ impl Federation {
     /// Whether anything waits to be projected.
     pub(crate) fn is_dirty(&self) -> bool {
         let is_stale = self.is_stale || self.groups_stale;
-        is_stale || !self.dirty.is_empty() || !self.unchecked.is_empty()
+        let is_dirty = !self.dirty.is_empty() || !self.redirected.is_empty();
+        is_stale || is_dirty || !self.unchecked.is_empty()
     }
 
     pub(crate) fn set_policies(&mut self, objects: Objects) {
@@ -211,7 +221,7 @@ impl Federation {
         }
         for cluster in &changed {
             let affected = self.users.take_of_cluster(cluster);
-            self.dirty.extend(affected.into_iter().map(owned));
+            self.redirected.extend(affected.into_iter().map(owned));
         }
     }
 
@@ -259,7 +269,7 @@ impl Federation {
         &self.kept
     }
 
-    /// The imports of each cluster that need virtual addresses, if that has changed since the last call.
+    /// The imports of each cluster that need virtual addresses, if any may need others since the last call.
     pub(crate) fn take_wanted(&mut self) -> Option<BTreeMap<Arc<str>, Vec<Wanted>>> {
         if !std::mem::take(&mut self.wanted_changed) {
             return None;
@@ -292,145 +302,6 @@ impl Federation {
         std::mem::take(&mut self.problems_changed)
     }
 
-    /// Computes the plan anew if anything that it depends on has changed; if that is some exports, or endpoints of
-    /// `services` that a quota counts, the part of it that they affect.
-    pub(crate) fn replan(
-        &mut self,
-        catalog: &Catalog,
-        is_news: bool,
-        exports: &BTreeSet<ObjectKey>,
-        services: &BTreeSet<ObjectKey>,
-    ) {
-        if self.given.is_some() {
-            self.is_stale = false;
-            self.groups_stale |= is_news;
-            return;
-        }
-        if std::mem::take(&mut self.ready_stale) {
-            self.count_all(catalog);
-        }
-        let counted = self.recount(catalog, exports.union(services));
-        let exports = &(exports | &counted);
-        self.groups_stale |= is_news;
-        if std::mem::take(&mut self.is_stale) || is_news {
-            self.plan_anew(catalog);
-            self.check_properties(catalog);
-        } else if !exports.is_empty() {
-            self.renew(catalog, exports);
-        }
-        if is_news || !exports.is_empty() {
-            self.note_facts();
-            self.ports_wanted = true;
-            let at_gateways = exports.iter().filter_map(|key| self.at_gateways(key));
-            let at_gateways: Vec<_> = at_gateways.collect();
-            self.dirty.extend(at_gateways);
-        }
-    }
-
-    /// Computes the plan anew. Returns whether it differs from the one in force, which it replaces.
-    pub(crate) fn plan_anew(&mut self, catalog: &Catalog) -> bool {
-        if self.objects.clusters.is_empty() && self.plan == Plan::default() {
-            return false;
-        }
-        let plan = imports(&self.world(catalog));
-        if plan == self.plan {
-            return false;
-        }
-        let at_gateways = self.gateway_keys();
-        let before = std::mem::replace(&mut self.plan, plan);
-        let changed: Vec<ObjectKey> = changed(&before, &self.plan).collect();
-        self.dirty.extend(at_gateways);
-        self.dirty.extend(self.gateway_keys());
-        self.ports_wanted = true;
-        self.wanted_changed |= !changed.is_empty();
-        self.objects_changed = true;
-        self.dirty.extend(changed);
-        self.note_winners();
-        let plan = &self.plan;
-        for users in [&mut self.users, &mut self.heirs] {
-            users.retain(|service| is_imported(plan, service));
-        }
-        self.check_statuses();
-        self.unchecked.extend(imported(&self.plan));
-        true
-    }
-
-    /// Computes the plan from scratch, with what Services say that do not wait to be looked at.
-    pub(crate) fn audit_plan(&mut self, catalog: &Catalog, awaited: &BTreeSet<ObjectKey>) -> bool {
-        if self.given.is_some() {
-            return false;
-        }
-        self.recount_but(catalog, awaited);
-        self.plan_anew(catalog)
-    }
-
-    /// Finds the imports that changes of objects affect, and has their addresses claimed.
-    pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
-        self.replan(catalog, dirty.imports, &dirty.exports, &dirty.services);
-        self.admit_addresses(catalog, !dirty.nodes.is_empty());
-        self.renew_gateways(catalog, &dirty.hosts);
-        let mut redirected = BTreeSet::new();
-        if self
-            .plan
-            .imports
-            .values()
-            .any(|imports| !imports.is_empty())
-        {
-            let weighed = catalog.weighed_by(dirty);
-            for service in &dirty.objects {
-                let heirs = self.heirs.take(service);
-                self.dirty.extend(heirs.into_iter().map(owned));
-            }
-            for service in dirty.services.union(&weighed) {
-                let users = self.users.take(service);
-                redirected.extend(users.into_iter().map(owned));
-                if is_imported(&self.plan, service) {
-                    self.unchecked.insert(service.clone());
-                    self.dirty.extend(self.at_gateways(service));
-                }
-            }
-            if !dirty.nodes.is_empty() {
-                // The zone of a node may be another.
-                let zoned = self.keys().into_iter().filter(|key| self.is_zoned(key));
-                let zoned: Vec<_> = zoned.collect();
-                self.dirty.extend(zoned);
-            }
-        }
-        // Imports of which only endpoints are others claim what they did.
-        redirected.retain(|import| !self.dirty.contains(import));
-        self.dirty.extend(redirected.iter().cloned());
-        self.renew_groups(catalog, dirty);
-        self.endpoints_changed |= !self.unchecked.is_empty();
-        let nodes = dirty.nodes.iter().map(|node| Arc::clone(&node.cluster));
-        self.note_plans(&nodes.collect());
-        for service in std::mem::take(&mut self.unchecked) {
-            self.check_endpoints(catalog, &service);
-        }
-        self.objects_changed |= self.problems_changed;
-        if let Some(renamed) = &mut self.renamed {
-            let imports = self.dirty.iter().filter(|key| is_import(key));
-            renamed.extend(imports.cloned());
-        }
-        for import in std::mem::take(&mut self.dirty) {
-            if !redirected.contains(&import) {
-                self.claim(catalog, &import, dirty);
-            }
-            dirty.services.insert(import);
-        }
-    }
-
-    /// Claims what an import has now.
-    pub(crate) fn claim(&self, catalog: &mut Catalog, key: &ObjectKey, dirty: &mut DirtySet) {
-        let service = match exported_service(key) {
-            Some(_) => self.gateway_service(catalog, key),
-            None => self.service(catalog, key),
-        };
-        match service {
-            Some(service) => catalog.claim_import(service, dirty),
-            None => catalog.release_import(key, dirty),
-        }
-    }
-
     /// Whether an import, or an export at gateways, uses any of these Services.
     pub(crate) fn uses_any(&self, import: &ObjectKey, services: &BTreeSet<ObjectKey>) -> bool {
         if let Some(exported) = exported_service(import) {
@@ -454,25 +325,6 @@ impl Federation {
 
 fn needs_address(here: &ImportHere) -> bool {
     here.import.kind == ImportKind::ClusterSetIp && !here.families.is_empty()
-}
-
-/// The imports that differ.
-fn changed<'p>(before: &'p Plan, after: &'p Plan) -> impl Iterator<Item = ObjectKey> + 'p {
-    let gone = before.imports.iter().flat_map(|(cluster, imports)| {
-        let now = after.imports.get(cluster);
-        let gone = imports
-            .keys()
-            .filter(move |name| now.is_none_or(|now| !now.contains_key(*name)));
-        gone.map(move |name| import_key(cluster, name))
-    });
-    let news = after.imports.iter().flat_map(|(cluster, imports)| {
-        let was = before.imports.get(cluster);
-        let news = imports
-            .iter()
-            .filter(move |(name, here)| was.and_then(|was| was.get(*name)) != Some(*here));
-        news.map(move |(name, _)| import_key(cluster, name))
-    });
-    gone.chain(news)
 }
 
 /// Whether any import uses an exported Service.

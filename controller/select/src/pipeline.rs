@@ -161,8 +161,8 @@ impl Pipeline {
         self.federation.kept()
     }
 
-    /// The imports that need virtual addresses as things are now, if that has changed since the last
-    /// call. To be called before a flush, so that new imports get theirs with it.
+    /// The imports that need virtual addresses as things are now, if any came or went, or may need others than it has,
+    /// since the last call. To be called before a flush, so that new imports get theirs with it.
     pub fn wanted(&mut self) -> Option<BTreeMap<Arc<str>, Vec<Wanted>>> {
         let is_news = std::mem::take(&mut self.dirty.imports);
         let exports = std::mem::take(&mut self.dirty.exports);

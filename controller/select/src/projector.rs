@@ -9,7 +9,7 @@ use imbl::ordmap::DiffItem;
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef, QuickMap};
 use portolan_model::{ByRecord, NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
-use crate::federation::{Federation, is_federated, own_service};
+use crate::federation::{Federation, Seen, is_federated, own_service};
 use crate::project::project;
 use crate::{Projection, SelectConfig, TableDelta};
 
@@ -72,9 +72,15 @@ impl Projector {
     ) -> TableDelta {
         let mut delta = TableDelta::default();
         let weighed = catalog.weighed_by(dirty);
-        for key in dirty.services.union(&weighed) {
-            self.update_service(catalog, federation, key, &mut delta);
+        let services = dirty.services.union(&weighed);
+        let (mut imports, services): (Vec<_>, Vec<_>) = services.partition(|key| is_federated(key));
+        imports.sort_by_key(|key| (&key.name, &key.namespace, &key.cluster));
+        let mut seen = Seen::default();
+        // Services before imports, which share their overlays.
+        for key in services.into_iter().chain(imports) {
+            self.update_service(catalog, (federation, &mut seen), key, &mut delta);
         }
+        federation.note_seen(seen);
         for node in &dirty.nodes {
             self.update_node(catalog, federation, node, &mut delta);
         }
@@ -152,10 +158,10 @@ impl Projector {
             .extend(stolen.map(|stolen| (key.clone(), stolen)));
     }
 
-    fn update_service(
+    fn update_service<'c>(
         &mut self,
-        catalog: &Catalog,
-        federation: &mut Federation,
+        catalog: &'c Catalog,
+        (federation, seen): (&mut Federation, &mut Seen<'c>),
         key: &ObjectKey,
         delta: &mut TableDelta,
     ) {
@@ -164,7 +170,7 @@ impl Projector {
             key: key.clone(),
         };
         let projections = if is_federated(key) {
-            federation.project_noted(catalog, self.config, key)
+            federation.project_noted(catalog, self.config, key, seen)
         } else {
             of_service(catalog, self.config, key)
         };

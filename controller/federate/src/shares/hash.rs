@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::stable::Parts;
+use crate::stable::Beginning;
 
 /// The place of an endpoint among those of a record in an importing cluster: 64 bits of keyed BLAKE3
 /// over the cluster's id, the record's key, the address and the port. Equal on all replicas and in all
@@ -17,11 +17,11 @@ pub fn order_of(importing: &str, record: &[u8], address: SocketAddr) -> u64 {
 
 /// The same for many endpoints.
 #[derive(Debug)]
-pub(super) struct Order(Parts);
+pub(super) struct Order(Beginning);
 
 impl Order {
     pub(super) fn new(importing: &str, record: &[u8]) -> Self {
-        Self(Parts::new([b"endpoint", importing.as_bytes(), record]))
+        Self(Beginning::new([b"endpoint", importing.as_bytes(), record]))
     }
 
     pub(super) fn of(&mut self, address: SocketAddr) -> u64 {

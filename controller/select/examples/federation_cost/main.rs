@@ -37,7 +37,23 @@ const LARGE: World = World {
     endpoints: 10,
 };
 
+/// The variable with the shapes that are measured, separated by commas; all without it.
+const SHAPES: &str = "PORTOLAN_FEDERATION_SHAPES";
+
 fn main() {
+    let wanted =
+        std::env::var(SHAPES).unwrap_or_else(|_| String::from("local-first,spread,distinct"));
+    for shape in wanted.split(',') {
+        match shape {
+            "local-first" => local_first(),
+            "spread" => spread(),
+            "distinct" => distinct(),
+            other => panic!("{SHAPES}: {other:?} is none of local-first, spread, distinct"),
+        }
+    }
+}
+
+fn local_first() {
     let (large, full) = weigh(LARGE);
     let half = World {
         clusters: LARGE.clusters / 2,
@@ -60,9 +76,10 @@ fn main() {
         100.0,
     );
     loss("local_first", world, &mut pipeline);
-    drop(pipeline);
+}
 
-    // Every event changes the imports of all clusters, so fewer Services take as long.
+/// Every event changes the imports of all clusters, so fewer Services take as long.
+fn spread() {
     let spread = World {
         shape: Shape::Spread,
         services: 200,
@@ -75,8 +92,9 @@ fn main() {
     let [(world, mut pipeline)] = pipelines;
     loss("spread", world, &mut pipeline);
     edges(world, &mut pipeline);
-    drop(pipeline);
+}
 
+fn distinct() {
     let distinct = World {
         shape: Shape::Distinct,
         services: 20,

@@ -164,7 +164,7 @@ impl Given {
 
 /// The part of an exporter that a plan has.
 pub(super) fn exporter<'c>(
-    plan: &'c ServicePlan,
+    plan: &ServicePlan,
     id: Arc<str>,
     service: ObjectKey,
     state: ClusterState,

@@ -150,11 +150,8 @@ impl Federation {
         let imports = self.dirty.iter().filter(|key| is_import(key));
         replanned.imports.extend(imports.cloned());
         replanned.services.extend(self.unchecked.iter().cloned());
-        let at_gateways = self.dirty.iter();
-        replanned.clusters |= at_gateways
-            .filter(|key| super::exported_service(key).is_some())
-            .count()
-            > 0;
+        let mut at_gateways = self.dirty.iter();
+        replanned.clusters |= at_gateways.any(|key| super::exported_service(key).is_some());
         for cluster in clusters_of_nodes {
             let exports = self.plan.exports.get(cluster).into_iter().flatten();
             let imported = exports.filter(|(_, status)| !status.importers.is_empty());

@@ -4,22 +4,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, Endpoints, ObjectKey, Service, ServicePort, TrafficPolicy};
-use portolan_federate::gateway::{Path, PortName, path};
-use portolan_federate::imports::{ImportHere, ImportName};
-use portolan_federate::merge::{Affinity, ImportKind, ImportPort};
+use portolan_federate::gateway::PortName;
+use portolan_federate::imports::ImportHere;
+use portolan_federate::merge::{Affinity, ImportKind};
 use portolan_model::{Family, NodeKey};
 use portolan_policy::Cluster;
-use portolan_policy::spec::LastResort;
 
-use super::export::{admitted, is_port};
-use super::gateway::port_name;
-use super::{Federation, exported_service, given, needs_address, service_key};
-use crate::project::{
-    Exported, Exporter, Exporters, Imported, OfFamily, is_settled, project_import,
-};
+use super::export::admitted;
+use super::exporters::Seen;
+use super::{Federation, exported_service, needs_address, service_key};
+use crate::project::{Exporters, Imported, OfFamily, project_import};
 use crate::{Projection, SelectConfig};
 
 impl Federation {
@@ -86,30 +84,32 @@ impl Federation {
     }
 
     /// Projects all ports of an import, in their order.
-    pub(crate) fn project(
+    pub(crate) fn project<'c>(
         &self,
-        catalog: &Catalog,
+        catalog: &'c Catalog,
         config: SelectConfig,
         key: &ObjectKey,
         extent: Extent,
-    ) -> Projected {
+    ) -> Projected<'c> {
         let Some(here) = self.here(key) else {
             return Projected::default();
         };
+        let mut seen = Seen::default();
+        let how = (extent, &mut seen);
         match self.service_of(catalog, key, here) {
-            Some(service) => self.project_as(catalog, config, (&service, here), extent),
+            Some(service) => self.project_as(catalog, config, (&service, here), how),
             None => self.unprojected(here),
         }
     }
 
     /// The same for an import that is this Service for clients.
-    fn project_as(
+    fn project_as<'c>(
         &self,
-        catalog: &Catalog,
+        catalog: &'c Catalog,
         config: SelectConfig,
         (service, here): (&Service, &ImportHere),
-        extent: Extent,
-    ) -> Projected {
+        (extent, seen): (Extent, &mut Seen<'c>),
+    ) -> Projected<'c> {
         let cluster = &service.key.cluster;
         let Some(importing) = self.objects.clusters.get(&**cluster) else {
             return Projected::default();
@@ -124,46 +124,62 @@ impl Federation {
             importing: &importing.id,
             zones,
         };
-        let mut projected = Projected {
-            winner: self.winner(here),
-            ..Projected::default()
-        };
-        for (index, port) in here.import.ports.iter().enumerate() {
-            let exporters = self.exporters(catalog, &import, port, extent);
-            let of_port = project_import(catalog, config, &import, index, &exporters);
+        let mut projected = Projected::default();
+        for port in 0..here.import.ports.len() {
+            let exporters = self.exporters(catalog, &import, port, (extent, seen));
+            let of_port = project_import(catalog, config, &import, port, &exporters);
             projected.ports.push(of_port);
-            let services = exporters.all.into_iter().map(|exporter| exporter.service);
-            projected.used.extend(services);
+            projected.exporters.push(exporters);
         }
         projected
     }
 
     /// Projects an import, or an export at gateways, for its table, and notes what that depends on. It has claimed what
     /// it is now.
-    pub(crate) fn project_noted(
+    ///
+    /// Imports of one name should follow one another. [`Self::note_seen`] comes after the last one.
+    pub(crate) fn project_noted<'c>(
         &mut self,
-        catalog: &Catalog,
+        catalog: &'c Catalog,
         config: SelectConfig,
         key: &ObjectKey,
+        seen: &mut Seen<'c>,
     ) -> Vec<Projection> {
+        let is_claimed = self.claimed.remove(key);
         if exported_service(key).is_some() {
             return self.project_at_gateways(catalog, config, key);
         }
+        seen.begin(key, &mut self.users);
         let Some(here) = self.here(key) else {
             return Vec::new();
         };
+        let how = (Extent::Deciding, &mut *seen);
         let projected = match catalog.import(key) {
-            Some(service) => self.project_as(catalog, config, (service, here), Extent::Deciding),
+            Some(service) => self.project_as(catalog, config, (service, here), how),
             None => self.unprojected(here),
         };
-        self.users.note(key, projected.used);
-        self.heirs.note(key, projected.winner);
+        let import = [Arc::new(key.clone())];
+        if is_claimed && catalog.import(key).is_some() {
+            let winner = self.winner(here);
+            self.heirs.note(&import, &winner);
+        }
+        for exporters in &projected.exporters {
+            if !seen.takes(&import[0], exporters) {
+                self.users.note(&import, exporters.services());
+            }
+        }
+        self.users.note(&import, &projected.used);
         let ports = projected.ports.into_iter();
         ports.map(|(projection, _)| projection).collect()
     }
 
+    /// Notes what imports depend on that were seen.
+    pub(crate) fn note_seen(&mut self, mut seen: Seen<'_>) {
+        seen.note(&mut self.users);
+    }
+
     /// An import without a record. The names of a headless one depend on all clusters' endpoints.
-    fn unprojected(&self, here: &ImportHere) -> Projected {
+    fn unprojected<'c>(&self, here: &ImportHere) -> Projected<'c> {
         let mut projected = Projected::default();
         if here.import.kind == ImportKind::Headless {
             let sources = here.sources.iter();
@@ -172,105 +188,6 @@ impl Federation {
                 .collect();
         }
         projected
-    }
-
-    /// The clusters that expose a port of an import, by name.
-    fn exporters<'c>(
-        &'c self,
-        catalog: &'c Catalog,
-        import: &Imported<'_>,
-        port: &ImportPort,
-        extent: Extent,
-    ) -> Exporters<'c> {
-        let here = import.here;
-        let importing = &import.service.key.cluster;
-        let keeps = self.keeps_last(here, port);
-        // By name; none of those that do not expose the port.
-        let mut found = BTreeMap::<&Arc<str>, Option<Exporter<'c>>>::new();
-        let find = |found: &mut BTreeMap<_, _>, name: &Arc<str>| {
-            let source = here.sources.get_key_value(name);
-            if let Some((name, source)) = source.filter(|(name, _)| !found.contains_key(name)) {
-                let exporter = self.exporter(catalog, (importing, here), port, (name, source));
-                found.insert(name, exporter);
-            }
-        };
-        // Local rules need the own endpoints.
-        find(&mut found, importing);
-        for (index, tier) in here.traffic.tiers.iter().enumerate() {
-            for name in tier.ids().filter_map(|id| self.names.get(id)) {
-                find(&mut found, name);
-            }
-            let are_all = found.len() == here.sources.len();
-            // Lost clusters settle nothing, so if all are lost the states of all of them count.
-            let all = || found.values().flatten();
-            if !are_all && extent == Extent::Deciding && is_settled(import, all(), index + 1) {
-                let all = found.into_values().flatten().collect();
-                return Exporters { all, keeps };
-            }
-        }
-        for name in here.sources.keys() {
-            find(&mut found, name);
-        }
-        let all = found.into_values().flatten().collect();
-        Exporters { all, keeps }
-    }
-
-    /// Whether the last known endpoints serve, since all clusters are lost that expose the port.
-    fn keeps_last(&self, here: &ImportHere, port: &ImportPort) -> bool {
-        let exposing = here.sources.keys().filter(|name| {
-            let cluster = self.objects.clusters.get(&***name);
-            cluster.is_some_and(|cluster| port.clusters.contains(cluster.id.as_str()))
-        });
-        let mut states = exposing.filter_map(|name| self.states.get(name));
-        self.set.loss.last_resort == LastResort::Keep && states.all(|state| state.lost)
-    }
-
-    fn exporter<'c>(
-        &'c self,
-        catalog: &'c Catalog,
-        (importing, here): (&Arc<str>, &ImportHere),
-        port: &ImportPort,
-        (name, source): (&Arc<str>, &ImportName),
-    ) -> Option<Exporter<'c>> {
-        let cluster = self.objects.clusters.get(&**name)?;
-        let id = Arc::clone(port.clusters.get(cluster.id.as_str())?);
-        let service = service_key(name, source);
-        let state = self.states.get(name).copied()?;
-        if let Some(given) = &self.given
-            && importing != name
-        {
-            let plan = given.service(&service)?;
-            return Some(given::exporter(plan, id, service, state, port));
-        }
-        let importing = self.objects.clusters.get(&**importing)?;
-        let gateways = match path(importing, cluster).ok()? {
-            Path::Pods => None,
-            Path::Gateways => {
-                let port = port_name(&service, &port.port.name, port.port.protocol);
-                Some(self.zoned_gateways(catalog, importing, &port, name))
-            }
-        };
-        let are_zoned = here.import.traffic_distribution.is_some();
-        let endpoints = catalog.endpoints_of(&service, |one| is_port(one, port));
-        let most = self.set.quota.endpoints_per_export;
-        let endpoints = admitted(&cluster.network, most, endpoints);
-        let weights = catalog.weights(&service);
-        let endpoints = endpoints.into_iter().map(|(address, endpoint)| {
-            let zone = || zone(catalog, &service.cluster, endpoint.node?);
-            let one = Exported {
-                endpoint,
-                weight: weights.of(&endpoint),
-                zone: are_zoned.then(zone).flatten(),
-            };
-            (address, one)
-        });
-        Some(Exporter {
-            id,
-            gateways,
-            endpoints: endpoints.collect(),
-            service,
-            state,
-        })
     }
 
     /// The endpoints of a port of a Service that imports may use.
@@ -319,11 +236,11 @@ pub(crate) enum Extent {
 
 /// The ports of an import, projected.
 #[derive(Debug, Default)]
-pub(crate) struct Projected {
+pub(crate) struct Projected<'c> {
     /// Each port with its shares by family.
     pub(crate) ports: Vec<(Projection, BTreeMap<Family, OfFamily>)>,
-    /// The exported Services whose endpoints were looked at. Those of another one change nothing here.
+    /// Of each port the exporters whose endpoints were looked at. Those of another one change nothing here.
+    exporters: Vec<Rc<Exporters<'c>>>,
+    /// Exported Services that count beside these.
     used: Vec<ObjectKey>,
-    /// The exported Service whose settings it has. Those of another one change nothing here.
-    winner: Option<ObjectKey>,
 }

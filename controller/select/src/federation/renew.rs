@@ -6,9 +6,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, ObjectKey};
+use portolan_model::{Families, Family};
 
 use super::export::{object, of_status};
-use super::{Federation, ImportHere, ImportName, Kept, import_key, is_imported, service_key};
+use super::world::Only;
+use super::{
+    Federation, ImportHere, ImportName, Kept, import_key, is_imported, needs_address, service_key,
+};
 
 /// Which clusters have sent their objects.
 struct Known {
@@ -28,14 +32,11 @@ impl Federation {
         let clusters = exports.iter().map(|key| Arc::clone(&key.cluster));
         let clusters: BTreeSet<_> = clusters.collect();
         let mut names: BTreeSet<_> = exports.iter().map(|key| Arc::clone(&key.name)).collect();
-        let of = |names: &BTreeSet<Arc<str>>, cluster: &str, name: &str| {
-            clusters.contains(cluster) || names.contains(name)
-        };
-        let mut world = self.world_of(catalog, |cluster, name| of(&names, cluster, name));
+        let mut world = self.world_of(catalog, Some(Only(&clusters, &names)));
         let restated = plan.restated(&world, &clusters);
         if !restated.is_subset(&names) {
             names.extend(restated);
-            world = self.world_of(catalog, |cluster, name| of(&names, cluster, name));
+            world = self.world_of(catalog, Some(Only(&clusters, &names)));
         }
         let renewal = plan.renew(&world, &clusters, &names);
         self.plan = plan;
@@ -45,11 +46,11 @@ impl Federation {
         if imports.is_empty() && !renewal.has_news {
             return;
         }
-        self.wanted_changed |= !imports.is_empty();
         self.objects_changed = true;
         let known = self.known();
         for key in &imports {
             self.keep(key, &known);
+            self.wanted_changed |= self.has_other_addresses(key);
         }
         self.dirty.extend(imports);
         self.ports_wanted = true;
@@ -103,6 +104,17 @@ impl Federation {
         for key in keys {
             self.keep(&key, &known);
         }
+    }
+
+    /// Whether an import lacks an address that it needs, or has one that it does not need.
+    fn has_other_addresses(&self, key: &ObjectKey) -> bool {
+        let here = self.here(key).filter(|here| needs_address(here));
+        let needed = here
+            .into_iter()
+            .flat_map(|here| here.families.iter().copied());
+        let kept = self.kept.get(key).into_iter().flat_map(|kept| &kept.ips);
+        let kept = kept.map(|ip| Family::of(*ip));
+        needed.collect::<Families>() != kept.collect::<Families>()
     }
 
     /// Keeps what an import has now, or what is left of one that is gone.

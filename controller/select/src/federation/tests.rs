@@ -12,6 +12,7 @@ mod properties;
 mod quota;
 mod random;
 mod rules;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -16,16 +16,19 @@ use portolan_catalog::{ObjectKey, QuickMap};
 pub(super) struct Users(QuickMap<Arc<str>, QuickMap<ObjectKey, Vec<Arc<ObjectKey>>>>);
 
 impl Users {
-    /// Notes what an import used.
-    pub(super) fn note(&mut self, import: &ObjectKey, used: impl IntoIterator<Item = ObjectKey>) {
-        let import = Arc::new(import.clone());
+    /// Notes that imports, which are sorted, used Services.
+    pub(super) fn note<'s>(
+        &mut self,
+        imports: &[Arc<ObjectKey>],
+        used: impl IntoIterator<Item = &'s ObjectKey>,
+    ) {
         for service in used {
             let of_cluster = self.0.entry(Arc::clone(&service.cluster)).or_default();
-            let of_service = of_cluster.entry(service).or_default();
-            if let Err(place) = of_service.binary_search(&import) {
-                // Most have one.
-                of_service.reserve_exact(1);
-                of_service.insert(place, Arc::clone(&import));
+            match of_cluster.get_mut(service) {
+                // Mostly all are known but where one was taken.
+                Some(known) if *known == *imports => {}
+                Some(known) => merge(known, imports),
+                None => _ = of_cluster.insert(service.clone(), imports.to_vec()),
             }
         }
     }
@@ -52,6 +55,18 @@ impl Users {
     }
 }
 
+fn merge(known: &mut Vec<Arc<ObjectKey>>, imports: &[Arc<ObjectKey>]) {
+    let news = imports
+        .iter()
+        .filter(|one| known.binary_search(one).is_err());
+    let news: Vec<_> = news.cloned().collect();
+    if !news.is_empty() {
+        known.reserve_exact(news.len());
+        known.extend(news);
+        known.sort();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,24 +82,29 @@ mod tests {
     #[test]
     fn imports_are_noted_once_until_they_are_taken() {
         let mut users = Users::default();
-        let import = key("a", "web@clusterset");
-        users.note(&import, [key("a", "web"), key("b", "web")]);
-        users.note(&import, [key("a", "web")]);
-        assert_eq!(users.take(&key("a", "web")), [Arc::new(import.clone())]);
+        let [a, b, c] = ["a", "b", "c"].map(|cluster| Arc::new(key(cluster, "web@clusterset")));
+        let all = [&a, &b, &c].map(Arc::clone);
+        users.note(&[Arc::clone(&b)], &[key("a", "web"), key("b", "web")]);
+        users.note(&[Arc::clone(&b)], &[key("a", "web")]);
+        users.note(&all, &[key("a", "web")]);
+        assert_eq!(users.take(&key("a", "web")), all);
         assert!(users.take(&key("a", "web")).is_empty());
-        assert_eq!(users.take(&key("b", "web")), [Arc::new(import)]);
+        assert_eq!(users.take(&key("b", "web")), [b]);
+        users.note(&all, &[key("a", "web")]);
+        assert_eq!(users.take(&key("a", "web")), all);
     }
 
     #[test]
     fn the_users_of_a_cluster_are_those_of_all_its_services() {
         let mut users = Users::default();
-        let [web, api] = ["web@clusterset", "api@clusterset"].map(|name| key("c", name));
-        users.note(&web, [key("a", "web"), key("ab", "web")]);
-        users.note(&api, [key("a", "api")]);
+        let imports = ["web@clusterset", "api@clusterset"].map(|name| [Arc::new(key("c", name))]);
+        let [web, api] = &imports;
+        users.note(web, &[key("a", "web"), key("ab", "web")]);
+        users.note(api, &[key("a", "api")]);
         let mut taken = users.take_of_cluster("a");
         taken.sort();
-        assert_eq!(taken, [Arc::new(api), Arc::new(web.clone())]);
+        assert_eq!(taken, [Arc::clone(&api[0]), Arc::clone(&web[0])]);
         assert!(users.take_of_cluster("a").is_empty());
-        assert_eq!(users.take(&key("ab", "web")), [Arc::new(web)]);
+        assert_eq!(users.take(&key("ab", "web")), *web);
     }
 }

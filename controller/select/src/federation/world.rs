@@ -2,7 +2,7 @@
 
 //! Everything that the plan depends on, as values of `portolan_federate`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, ObjectKey, ServiceExport, ServiceFacts, ServiceType};
@@ -25,22 +25,27 @@ pub(super) fn unreachable(objects: &Objects) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Exports that a part of the plan depends on: all of some clusters, and those with some names.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Only<'o>(
+    pub(super) &'o BTreeSet<Arc<str>>,
+    pub(super) &'o BTreeSet<Arc<str>>,
+);
+
 impl Federation {
     /// Everything that the plan depends on.
     pub(super) fn world(&self, catalog: &Catalog) -> World<'_> {
-        self.world_of(catalog, |_, _| true)
+        self.world_of(catalog, None)
     }
 
-    /// As [`Self::world`], with the exports that have such a cluster and name only.
-    pub(super) fn world_of(
-        &self,
-        catalog: &Catalog,
-        is_in: impl Fn(&str, &str) -> bool,
-    ) -> World<'_> {
+    /// As [`Self::world`], with these exports only.
+    pub(super) fn world_of(&self, catalog: &Catalog, only: Option<Only<'_>>) -> World<'_> {
         let members = self.objects.members().into_iter();
         let members = members.filter_map(|(name, cluster)| {
             let (name, state) = self.states.get_key_value(name)?;
-            let mut member = self.member(catalog, name, cluster, &is_in);
+            let names = only.filter(|Only(clusters, _)| !clusters.contains(name));
+            let names = names.map(|Only(_, names)| names);
+            let mut member = self.member(catalog, name, cluster, names);
             member.lost = state.lost;
             Some((Arc::clone(name), member))
         });
@@ -56,10 +61,11 @@ impl Federation {
         catalog: &Catalog,
         name: &Arc<str>,
         cluster: &Cluster,
-        is_in: impl Fn(&str, &str) -> bool,
+        names: Option<&BTreeSet<Arc<str>>>,
     ) -> Member {
+        let is_in = |name: &str| names.is_none_or(|names| names.contains(name));
         let id: Arc<str> = cluster.id.as_str().into();
-        let exports = catalog.exports_named(name, |service| is_in(name, service));
+        let exports = catalog.exports_named(name, is_in);
         let exports = exports.map(|export| {
             let name = ImportName {
                 namespace: Arc::clone(&export.key.namespace),
@@ -76,7 +82,7 @@ impl Federation {
         let of_cluster = of_cluster.take_while(|(key, _)| key.cluster == *name);
         let of_cluster = of_cluster.filter(|(key, _)| {
             let import = key.name.strip_suffix(SUFFIX);
-            import.is_some_and(|import| is_in(name, import))
+            import.is_some_and(is_in)
         });
         let winners = of_cluster
             .filter_map(|(key, kept)| Some((import_name(key)?, Arc::clone(kept.winner.as_ref()?))));

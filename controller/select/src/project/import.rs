@@ -6,6 +6,7 @@
 //! come after that: `internalTrafficPolicy: Local` knows the importing cluster's own endpoints alone, and
 //! zones narrow down what the shares chose if all of it weighs the same.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -81,19 +82,57 @@ impl<'a> Exporter<'a> {
 }
 
 /// Clusters that expose a port of an import: all of them, or those that decide.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Exporters<'a> {
     /// By name.
-    pub(crate) all: Vec<Exporter<'a>>,
+    all: Vec<Exporter<'a>>,
     /// Whether the last known endpoints serve, since all clusters that expose the port are lost.
-    pub(crate) keeps: bool,
+    keeps: bool,
+    /// Of IPv4 and IPv6, once it is asked for.
+    found: [OnceCell<Found>; 2],
 }
+
+impl<'a> Exporters<'a> {
+    /// Adds a cluster.
+    pub(crate) fn add(&mut self, exporter: Exporter<'a>) {
+        let name = &exporter.service.cluster;
+        let place = self.all.partition_point(|one| one.service.cluster < *name);
+        self.all.insert(place, exporter);
+        self.found = Default::default();
+    }
+
+    /// The same if all clusters are lost, and the last known endpoints serve or not.
+    pub(crate) fn keeping(self, keeps: bool) -> Self {
+        Self {
+            all: self.all,
+            keeps,
+            found: Default::default(),
+        }
+    }
+
+    /// The exported Services.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.all.iter().map(|exporter| &exporter.service)
+    }
+
+    fn found(&self, family: Family) -> &Found {
+        let [v4, v6] = &self.found;
+        let found = match family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        };
+        found.get_or_init(|| Found::new(self, family))
+    }
+}
+
+/// The clusters that expose a port as the shares see them, by id.
+pub(crate) type Clusters = BTreeMap<Arc<str>, shares::Cluster>;
 
 /// What an import's port has in one family.
 #[derive(Debug)]
 pub(crate) struct OfFamily {
-    /// The clusters as the shares see them, by id.
-    pub(crate) clusters: BTreeMap<Arc<str>, shares::Cluster>,
+    /// The clusters.
+    pub(crate) clusters: Arc<Clusters>,
     /// The shares.
     pub(crate) shares: Shares,
 }
@@ -196,20 +235,15 @@ fn is_serving(cluster: &shares::Cluster) -> bool {
 
 /// Whether some exporters decide about the shares in all families, so that the others need not be looked at.
 /// They are those of the first tiers, so many, and maybe others; not all of them are lost.
-pub(crate) fn is_settled<'e, 'a: 'e>(
-    import: &Imported<'_>,
-    exporters: impl Iterator<Item = &'e Exporter<'a>> + Clone,
-    tiers: usize,
-) -> bool {
+pub(crate) fn is_settled(import: &Imported<'_>, exporters: &Exporters<'_>, tiers: usize) -> bool {
     let ips = import.service.cluster_ips.iter();
     let families: Families = ips.map(|ip| Family::of(*ip)).collect();
     Family::ALL.into_iter().all(|family| {
         if !families.contains(family) {
             return true;
         }
-        let found = Found::new(exporters.clone(), family, false);
-        let clusters = || found.clusters(exporters.clone(), family);
-        found.ready && import.here.traffic.is_settled(tiers, &clusters())
+        let found = exporters.found(family);
+        found.ready && import.here.traffic.is_settled(tiers, &found.clusters)
     })
 }
 
@@ -220,8 +254,7 @@ fn of_family(
     family: Family,
     exporters: &Exporters<'_>,
 ) -> OfFamily {
-    let found = Found::new(exporters.all.iter(), family, exporters.keeps);
-    let clusters = found.clusters(exporters.all.iter(), family);
+    let clusters = Arc::clone(&exporters.found(family).clusters);
     let record = ImportRecord {
         importing: import.importing,
         key: record,
@@ -234,98 +267,85 @@ fn of_family(
     }
 }
 
-/// What decides which endpoints of a family are usable.
-#[derive(Debug, Clone, Copy)]
+/// The exporters in one family.
+#[derive(Debug)]
 struct Found {
-    /// Whether lost clusters serve as others do.
-    keeps: bool,
     /// Whether any endpoint is ready. If none is, those that serve while they terminate are usable.
     ready: bool,
+    clusters: Arc<Clusters>,
 }
 
 impl Found {
-    fn new<'e, 'a: 'e>(
-        mut exporters: impl Iterator<Item = &'e Exporter<'a>>,
-        family: Family,
-        keeps: bool,
-    ) -> Self {
-        let mut found = Self {
-            keeps,
-            ready: false,
+    fn new(exporters: &Exporters<'_>, family: Family) -> Self {
+        let all = || exporters.all.iter();
+        let state = |exporter: &Exporter<'_>| match exporters.keeps {
+            true => ClusterState::default(),
+            false => exporter.state,
         };
-        found.ready = exporters.any(|exporter| {
-            let state = found.state(exporter);
+        let ready = all().any(|exporter| {
+            let state = state(exporter);
             let serves = state.step > 0 && !state.lost;
             let serves = serves && exporter.is_reached(family);
             serves && of(exporter, family).any(|(_, one)| one.endpoint.ready)
         });
-        found
-    }
-
-    fn state(self, exporter: &Exporter<'_>) -> ClusterState {
-        if self.keeps {
-            ClusterState::default()
-        } else {
-            exporter.state
-        }
-    }
-
-    /// The exporters as shares see them, by id.
-    fn clusters<'e, 'a: 'e>(
-        self,
-        exporters: impl Iterator<Item = &'e Exporter<'a>>,
-        family: Family,
-    ) -> BTreeMap<Arc<str>, shares::Cluster> {
-        let clusters = exporters.map(|exporter| {
-            let cluster = self.cluster(exporter, family);
+        let clusters = all().map(|exporter| {
+            let cluster = cluster(exporter, family, state(exporter), ready);
             (Arc::clone(&exporter.id), cluster)
         });
-        clusters.collect()
+        Self {
+            ready,
+            clusters: Arc::new(clusters.collect()),
+        }
     }
+}
 
-    fn cluster(self, exporter: &Exporter<'_>, family: Family) -> shares::Cluster {
-        let state = self.state(exporter);
-        let all = || of(exporter, family);
-        let is_usable = |one: &Exported<'_>| match self.ready {
-            true => one.endpoint.ready,
-            false => still_serving(&one.endpoint),
-        };
-        let expected = all().filter(|(_, one)| !one.endpoint.terminating).count();
-        let mut cluster = shares::Cluster {
-            expected: count(expected),
-            step: state.step,
-            drained: state.drained,
-            ..shares::Cluster::default()
-        };
-        if state.lost {
-            cluster.step = 0;
-            return cluster;
-        }
-        if !exporter.is_reached(family) {
-            return cluster;
-        }
-        cluster.ready = count(all().filter(|(_, one)| is_usable(one)).count());
-        if let Some(gateways) = &exporter.gateways {
-            let of_family = gateways.keys();
-            let of_family = of_family.filter(|address| Family::of(address.ip()) == family);
-            cluster.gateway = true;
-            cluster.endpoints = of_family
-                .map(|address| shares::Endpoint {
-                    address: *address,
-                    weight: 1,
-                    usable: true,
-                })
-                .collect();
-            return cluster;
-        }
-        let endpoints = all().map(|(address, one)| shares::Endpoint {
-            address: *address,
-            weight: one.weight,
-            usable: is_usable(one),
-        });
-        cluster.endpoints = endpoints.collect();
-        cluster
+/// A cluster as shares see it, if any endpoint is ready anywhere or none is.
+fn cluster(
+    exporter: &Exporter<'_>,
+    family: Family,
+    state: ClusterState,
+    ready: bool,
+) -> shares::Cluster {
+    let all = || of(exporter, family);
+    let is_usable = |one: &Exported<'_>| match ready {
+        true => one.endpoint.ready,
+        false => still_serving(&one.endpoint),
+    };
+    let expected = all().filter(|(_, one)| !one.endpoint.terminating).count();
+    let mut cluster = shares::Cluster {
+        expected: count(expected),
+        step: state.step,
+        drained: state.drained,
+        ..shares::Cluster::default()
+    };
+    if state.lost {
+        cluster.step = 0;
+        return cluster;
     }
+    if !exporter.is_reached(family) {
+        return cluster;
+    }
+    cluster.ready = count(all().filter(|(_, one)| is_usable(one)).count());
+    if let Some(gateways) = &exporter.gateways {
+        let of_family = gateways.keys();
+        let of_family = of_family.filter(|address| Family::of(address.ip()) == family);
+        cluster.gateway = true;
+        cluster.endpoints = of_family
+            .map(|address| shares::Endpoint {
+                address: *address,
+                weight: 1,
+                usable: true,
+            })
+            .collect();
+        return cluster;
+    }
+    let endpoints = all().map(|(address, one)| shares::Endpoint {
+        address: *address,
+        weight: one.weight,
+        usable: is_usable(one),
+    });
+    cluster.endpoints = endpoints.collect();
+    cluster
 }
 
 fn of<'e, 'a>(

@@ -215,6 +215,57 @@ fn taken(set: &mut Set, changes: Vec<ObjectChange>) {
     set.check();
 }
 
+/// The plans that an edge gets of a change at the centre: of imports, Services and clusters.
+fn plans_of(set: &mut Set, step: Step) -> Vec<[usize; 3]> {
+    if let Step::Object(change) = &step {
+        set.edges.iter_mut().for_each(|edge| edge.see(change));
+    }
+    set.inputs.take(&mut set.centre, &set.policies, step);
+    set.flush();
+    let mut replanned = set.centre.take_replanned();
+    let edges = set.edges.iter_mut().map(|edge| {
+        let changes = set.centre.plan_changes(&mut edge.book, &mut replanned);
+        let counts = [
+            changes.imports.len(),
+            changes.services.len(),
+            changes.clusters.len(),
+        ];
+        edge.pipeline.take_plans(changes);
+        edge.flush();
+        counts
+    });
+    let counts = edges.collect();
+    set.check();
+    counts
+}
+
+/// They have no part of its plan.
+#[test]
+fn endpoints_and_states_make_no_plan_of_an_import() {
+    let mut set = begun();
+    let one = slice("b", "s0", vec![Endpoint::new(pod("b", 1))]);
+    let one = plans_of(&mut set, Step::Object(Box::new(one)));
+    assert_eq!(one, [[0, 1, 0], [0, 0, 0], [0, 1, 0]]);
+    let lost = ClusterState {
+        step: 0,
+        drained: false,
+        lost: true,
+    };
+    let mut states = full();
+    states.insert("b".into(), lost);
+    let lost = plans_of(&mut set, Step::States(states));
+    assert_eq!(lost, [[0, 0, 3]; 3]);
+    assert_eq!(destinations(&set.edges[0].tables, "a"), 4);
+    // What exports say has one.
+    let settings = ServiceFacts {
+        affinity_seconds: Some(7),
+        ..single()
+    };
+    let export = Step::Object(Box::new(export("a", "s0", settings)));
+    let exported = plans_of(&mut set, export).into_iter();
+    assert!(exported.map(|[imports, ..]| imports).eq([1; 3]));
+}
+
 #[test]
 fn an_edge_knows_the_endpoints_of_clusters_that_do_not_decide_yet() {
     let mut set = begun();
