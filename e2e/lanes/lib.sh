@@ -16,7 +16,15 @@ cache() { echo "${PORTOLAN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/portolan}"; }
 # Where unpacked guest kernels are kept, one directory for each version.
 kernel_cache() { echo "$(cache)/kernel"; }
 
-# The library that User Mode Linux runs with: see xstate.c.
+# Where kernels of User Mode Linux that kernel/build has built are kept, one directory for each configuration.
+uml_cache() { echo "$(cache)/uml"; }
+
+# Prints the path of the kernel for User Mode Linux guests: PORTOLAN_UML_KERNEL, or the package's; fails if there is none.
+uml_kernel() {
+    if [ -n "${PORTOLAN_UML_KERNEL:-}" ]; then echo "$PORTOLAN_UML_KERNEL"; else command -v linux.uml; fi
+}
+
+# The library that the package's kernel runs with: see xstate.c.
 xstate_library() { echo "$(cache)/xstate.so"; }
 
 # Prints the directory of the newest unpacked cloud kernel; fails if there is none.
