@@ -156,7 +156,16 @@ fn many_objects() {
             let (requests, state) = many(family, 1000, 5);
             apply(&mut ipvs, &requests);
             let services = ipvs.dump_services(family).unwrap();
-            assert!(services.keys().eq(state.keys()));
+            let missing: Vec<_> = state
+                .keys()
+                .filter(|key| !services.contains_key(key))
+                .collect();
+            assert!(
+                missing.is_empty(),
+                "{family}: {} of them lack: {missing:?}",
+                missing.len()
+            );
+            assert_eq!(services.len(), state.len(), "{family}");
             let dests = (family == Family::V4).then_some(5);
             assert!(
                 services
