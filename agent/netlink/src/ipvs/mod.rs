@@ -20,7 +20,7 @@ mod tunnel;
 mod usage;
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -45,6 +45,9 @@ use sockopt::Sockopt;
 
 /// Bytes per send. Measured: larger sends gain nothing, at 64 KiB the system calls begin to show.
 const SEND_SIZE: usize = 256 << 10;
+
+/// The most listings of virtual servers beyond the first, while others change them.
+const LISTINGS: u32 = 5;
 
 /// A guess where the number of real servers is not known; a wrong one costs another system call.
 const DESTS_EXPECTED: u32 = 64;
@@ -187,7 +190,7 @@ impl Ipvs {
     pub fn dump(&mut self) -> Result<State, IpvsError> {
         let (mut state, mut shared) = (State::default(), SharedConfigs::default());
         for family in Family::ALL {
-            let services = self.services(family)?;
+            let services = self.all_services(family)?;
             state.skipped += services.skipped;
             for (key, mut service) in services.known {
                 if family == Family::V4 && may_have_engine(&key, &service.config) {
@@ -325,6 +328,33 @@ impl Ipvs {
             .into_iter()
             .map(|(address, dest)| (address, dest.connections))
             .collect())
+    }
+
+    /// The virtual servers of a family, also while the kernel resizes its table.
+    ///
+    /// Linux 7 does that soon after additions. A listing by netlink has several parts, and each begins at a position in
+    /// the table: a listing lacks some virtual servers then, and is not marked as interrupted
+    /// (`ip_vs_genl_dump_services`). Two listings in turn with the same virtual servers are complete.
+    fn all_services(&mut self, family: Family) -> Result<Services, IpvsError> {
+        let mut services = self.services(family)?;
+        let is_empty = services.known.is_empty() && services.skipped == 0;
+        // Those of IPv4 come in one part.
+        if family == Family::V4 || is_empty {
+            return Ok(services);
+        }
+        let keys = |services: &Services| -> BTreeSet<_> {
+            let known = services.known.iter();
+            known.map(|(key, _)| *key).collect()
+        };
+        for _ in 0..LISTINGS {
+            let again = self.services(family)?;
+            let is_same = keys(&services) == keys(&again) && services.skipped == again.skipped;
+            services = again;
+            if is_same {
+                break;
+            }
+        }
+        Ok(services)
     }
 
     fn services(&mut self, family: Family) -> Result<Services, IpvsError> {
