@@ -67,7 +67,7 @@ impl<'c> Seen<'c> {
         }
     }
 
-    /// Whether it will note what an import used.
+    /// Takes over to note what an import used. Returns `false` if the exporters are not among the seen ones.
     pub(super) fn takes(&mut self, import: &Arc<ObjectKey>, used: &Rc<Exporters<'c>>) -> bool {
         let mut groups = self.groups.iter_mut();
         let group = groups.find(|group| Rc::ptr_eq(&group.exporters, used));
@@ -184,7 +184,7 @@ impl Federation {
         cluster.is_some_and(|cluster| cluster.network.mode == NetworkMode::Flat)
     }
 
-    /// Whether the last known endpoints serve, since all clusters are lost that expose the port.
+    /// Returns `true` if the last known endpoints serve, since all clusters are lost that expose the port.
     fn keeps_last(&self, here: &ImportHere, port: &ImportPort) -> bool {
         let exposing = here.sources.keys().filter(|name| {
             let cluster = self.objects.clusters.get(&***name);

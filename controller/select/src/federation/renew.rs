@@ -106,7 +106,7 @@ impl Federation {
         }
     }
 
-    /// Whether an import lacks an address that it needs, or has one that it does not need.
+    /// Returns `true` if an import lacks an address that it needs, or has one that it does not need.
     fn has_other_addresses(&self, key: &ObjectKey) -> bool {
         let here = self.here(key).filter(|here| needs_address(here));
         let needed = here

@@ -53,7 +53,7 @@ impl RealServers {
         Some(&self.0.get(index)?.config)
     }
 
-    /// Whether there is a real server at an address.
+    /// Returns `true` if there is a real server at an address.
     #[must_use]
     pub fn contains_key(&self, address: &SocketAddr) -> bool {
         self.find(address).is_ok()
@@ -104,13 +104,13 @@ impl RealServers {
         self.0.iter().map(|real| &real.config)
     }
 
-    /// How many there are.
+    /// The number of real servers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there is no real server.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
