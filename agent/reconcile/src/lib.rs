@@ -11,6 +11,7 @@ mod apply;
 mod drains;
 mod failed;
 mod flows;
+mod foreign;
 mod former;
 mod host;
 pub mod kube_proxy;
@@ -49,6 +50,7 @@ pub use shared::SharedDesired;
 use apply::PendingMerge;
 use drains::DrainingServers;
 use failed::FailedRecords;
+use foreign::{Forgotten, count_objects};
 use host::HostKeeper;
 use marks::MarkChoice;
 use outcome::{breaks, written_rules};
@@ -97,8 +99,9 @@ pub struct Reconciler<D> {
     put_off: PutOff,
     /// Content of the ownership record when the kernel was last observed.
     remembered: BTreeSet<SetEntry>,
-    /// The forgotten observed state, to count foreign changes since.
-    forgotten: Option<KernelState>,
+    /// Table of the last reconciliation that read the kernel or followed it.
+    last: Option<Arc<NodeTable>>,
+    forgotten: Option<Forgotten>,
     /// Records with refused steps, which are retried after a pause and not with every change.
     failed: FailedRecords,
     unserved: Unserved,
@@ -129,6 +132,7 @@ impl<D: Dataplane> Reconciler<D> {
             trash: Trash::default(),
             put_off: PutOff::default(),
             remembered: BTreeSet::new(),
+            last: None,
             forgotten: None,
             failed: FailedRecords::default(),
             unserved: Unserved::default(),
@@ -181,7 +185,7 @@ impl<D: Dataplane> Reconciler<D> {
         self.merge_pending();
         if let Some(observed) = self.observed.take() {
             self.remembered = observed.ownership(&self.config.names);
-            self.forgotten = Some(observed);
+            self.forgotten = self.summary(&observed);
         }
         self.facts = None;
     }
@@ -283,6 +287,7 @@ impl<D: Dataplane> Reconciler<D> {
                 (observed, true)
             }
         };
+        let foreign = self.foreign_changes(table, &facts, &observed);
         let mut planned = self.steps(table, &facts, &observed, surplus);
         let needs_marks =
             |desired: &Desired| !desired.state.rules.is_empty() || desired.needs_ways();
@@ -296,12 +301,12 @@ impl<D: Dataplane> Reconciler<D> {
             touched,
             tried,
         } = planned;
-        let repaired = self.repaired(&steps, surplus);
+        let repaired = foreign.of(count_objects(&steps));
         let affected = self.desired.read(|d| flows::affected(&steps, &observed, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
         let is_full = tried.is_none();
         let steps = self.spread(steps, &observed, is_full).await?;
-        let objects = steps.iter().map(Step::objects).sum();
+        let objects = count_objects(&steps);
         let planned_in = start.elapsed();
         let step_errors = self.apply(&steps, &observed).await;
         let broken = step_errors
@@ -327,7 +332,7 @@ impl<D: Dataplane> Reconciler<D> {
             (self.settled, self.draining) = (None, None);
             self.remembered = observed.ownership(&self.config.names);
         }
-        self.facts = Some(facts);
+        (self.facts, self.last) = (Some(facts), Some(Arc::clone(table)));
         let refused = |refused: &Refused| (Some(refused.record().clone()), refused.to_string());
         let mut errors: Vec<_> = self
             .desired
@@ -347,21 +352,6 @@ impl<D: Dataplane> Reconciler<D> {
             rules_written,
             rule_failures,
         })
-    }
-
-    /// Number of objects of steps that repair foreign changes since the observed state was
-    /// forgotten: all but those that the forgotten state lacked too.
-    fn repaired(&mut self, steps: &[Step], surplus: Surplus) -> usize {
-        let Some(forgotten) = self.forgotten.take() else {
-            return 0;
-        };
-        let objects = |steps: &[Step]| steps.iter().map(Step::objects).sum::<usize>();
-        let planned = objects(steps);
-        if planned == 0 {
-            return 0;
-        }
-        let lacked = self.plan_all(&forgotten, surplus);
-        planned.saturating_sub(objects(&lacked))
     }
 
     /// The steps from a state of the kernel to the desired one.

@@ -11,6 +11,7 @@ use portolan_model::{
 use super::*;
 
 mod faults;
+mod foreign;
 mod on_demand;
 mod refused;
 
