@@ -36,6 +36,8 @@ use tonic::{Request, Response, Status};
 /// A deadline that only a failure reaches.
 const PATIENT: Duration = Duration::from_secs(60);
 const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// The node of the agent.
+const NODE: &str = "node-a";
 
 /// A program that is killed on drop.
 struct Running(Child);
@@ -198,10 +200,10 @@ impl Stage {
             .args([
                 "--dataplane=userspace",
                 "--plaintext",
-                "--node-name=node-a",
                 "--debug-listen=",
             ])
             .args(["--admin-listen=127.0.0.1:0", "--healthz-listen=127.0.0.1:0"])
+            .arg(format!("--node-name={NODE}"))
             .arg(format!("--controller={HOST}:{port}"))
             .arg(state_dir(self.directory.path()))
             .args(more);
@@ -213,7 +215,10 @@ impl Stage {
         let address = SocketAddr::from((HOST, self.admin));
         let text = portolan_e2e::cluster::http_get_from(address, "/debug/nodes").ok()?;
         let nodes: serde_json::Value = serde_json::from_str(&text).ok()?;
-        nodes["nodes"][0]["programmed"].as_u64()
+        // A relay has a row of its own.
+        let rows = nodes["nodes"].as_array()?;
+        let row = rows.iter().find(|row| row["node"] == NODE)?;
+        row["programmed"].as_u64()
     }
 
     fn await_programmed(&self, than: u64) -> u64 {
