@@ -19,9 +19,31 @@ kernel_cache() { echo "$(cache)/kernel"; }
 # Where kernels of User Mode Linux that kernel/build has built are kept, one directory for each configuration.
 uml_cache() { echo "$(cache)/uml"; }
 
-# Prints the path of the kernel for User Mode Linux guests: PORTOLAN_UML_KERNEL, or the package's; fails if there is none.
+# Where the kernel that kernel/build makes today is kept, whether it is there or not. Comments make no other kernel.
+uml_target() {
+    local kernel
+    kernel=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/kernel
+    echo "$(uml_cache)/$(grep -hvE '^ *(#.*)?$' "$kernel/config" "$kernel/build" | sha256sum | cut -c1-12)"
+}
+
+# Prints the path of the kernel for User Mode Linux guests: PORTOLAN_UML_KERNEL, that of kernel/build, or the package's;
+# fails if there is none.
 uml_kernel() {
-    if [ -n "${PORTOLAN_UML_KERNEL:-}" ]; then echo "$PORTOLAN_UML_KERNEL"; else command -v linux.uml; fi
+    local built
+    built=$(uml_target)/linux
+    if [ -n "${PORTOLAN_UML_KERNEL:-}" ]; then
+        echo "$PORTOLAN_UML_KERNEL"
+    elif [ -x "$built" ]; then
+        echo "$built"
+    else
+        command -v linux.uml
+    fi
+}
+
+# True if guests run the package's kernel: it is slow, and has no nftables for IPv4.
+uml_is_packaged() {
+    local kernel
+    kernel=$(uml_kernel) && [ "${kernel##*/}" = linux.uml ]
 }
 
 # The library that the package's kernel runs with: see xstate.c.
