@@ -58,10 +58,22 @@ pub(super) fn weights(
     (reduced.collect(), unequal)
 }
 
+/// The weight of each endpoint, if all have the same of the total, and nothing is left.
+fn equal(endpoints: &[(SocketAddr, u32)], total: u128) -> Option<u128> {
+    let (_, first) = endpoints.first()?;
+    let count = u128::try_from(endpoints.len()).ok()?;
+    let are_equal = endpoints.iter().all(|(_, own)| own == first);
+    (are_equal && total > 0 && total.is_multiple_of(count)).then_some(total / count)
+}
+
 /// The total in proportion to the endpoints' own weights: rounded down, and what is left in units to
 /// the largest remainders.
 fn distributed(sharer: &Sharer<'_>, total: u128, input: &Input<'_>) -> Vec<(SocketAddr, u128)> {
     let endpoints = &sharer.candidate.endpoints;
+    if let Some(weight) = equal(endpoints, total) {
+        let weights = endpoints.iter().map(|(address, _)| (*address, weight));
+        return weights.collect();
+    }
     let sum: u128 = endpoints.iter().map(|(_, own)| u128::from(*own)).sum();
     let mut weights: Vec<(SocketAddr, u128, u128)> = endpoints
         .iter()
