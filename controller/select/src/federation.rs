@@ -280,7 +280,9 @@ impl Federation {
                 name: name.clone(),
                 families: here.families.clone(),
             });
-            (Arc::clone(cluster), of_cluster.collect())
+            let mut of_cluster: Vec<_> = of_cluster.collect();
+            of_cluster.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+            (Arc::clone(cluster), of_cluster)
         });
         Some(wanted.collect())
     }

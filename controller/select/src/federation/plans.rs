@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use portolan_catalog::{Catalog, Endpoints, ObjectKey};
 use portolan_federate::gateway::{Path, path};
-use portolan_federate::imports::{ImportHere, ImportName};
+use portolan_federate::imports::{ByName, ImportHere, ImportName};
 use portolan_federate::plans::{
     ClusterPlan, ExportName, GatewayPlan, ImportPlan, PlanChanges, PlanEndpoint, PlanPort,
     PortPlan, ServicePlan, SetPlan, StatePlan,
@@ -172,7 +172,7 @@ impl Federation {
         let is_first = !std::mem::replace(&mut book.is_begun, true);
         let imports: BTreeSet<ImportName> = if is_first {
             let all = self.plan.imports.get(&importing);
-            all.into_iter().flat_map(BTreeMap::keys).cloned().collect()
+            all.into_iter().flat_map(ByName::keys).cloned().collect()
         } else {
             let ours = replanned.imports.iter();
             let ours = ours.filter(|key| key.cluster == importing);
