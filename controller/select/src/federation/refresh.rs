@@ -28,8 +28,13 @@ impl Federation {
         if std::mem::take(&mut self.ready_stale) {
             self.count_all(catalog);
         }
-        let counted = self.recount(catalog, exports.union(services));
-        let exports = &(exports | &counted);
+        let mut counted = self.recount(catalog, exports.union(services));
+        let exports = if counted.is_empty() {
+            exports
+        } else {
+            counted.extend(exports.iter().cloned());
+            &counted
+        };
         self.groups_stale |= is_news;
         if std::mem::take(&mut self.is_stale) || is_news {
             self.plan_anew(catalog);

@@ -8,6 +8,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use portolan_federate::shares::{self, Shares, Tier};
 use portolan_model::{Destination, Families, Family, Frontend, FrontendKind, Record, import_group};
 
 use super::candidates::Candidate;
+use super::frontends::Claiming;
 use super::nodes::Nodes;
 use super::shared::Shared;
 use super::{Projection, frontends, record_key, scheduling, settings};
@@ -26,11 +28,16 @@ use crate::{ClusterState, SelectConfig};
 /// `trafficDistribution` that prefers the node.
 const SAME_NODE: &str = "PreferSameNode";
 
+/// Bytes that most names of records have room in.
+const NAME: usize = 100;
+
 /// An import in one cluster, with what it is made of.
 #[derive(Debug)]
 pub(crate) struct Imported<'a> {
     /// The Service that the import is for clients: its virtual addresses as cluster IPs.
     pub(crate) service: &'a Service,
+    /// Whether the catalog has its claims.
+    pub(crate) is_claimed: bool,
     /// What the plan says.
     pub(crate) here: &'a ImportHere,
     /// The id of the importing cluster.
@@ -144,22 +151,28 @@ pub(crate) fn project_import(
     import: &Imported<'_>,
     port_index: usize,
     exporters: &Exporters<'_>,
-) -> (Projection, BTreeMap<Family, OfFamily>) {
+) -> (Projection, Vec<(Family, OfFamily)>) {
     let service = import.service;
     let mut problems = Vec::new();
-    let mut frontends = frontends::frontends(catalog, config, service, port_index, &mut problems);
+    let claiming = Claiming {
+        service,
+        is_noted: import.is_claimed,
+    };
+    let mut frontends = frontends::frontends(catalog, config, claiming, port_index, &mut problems);
     if frontends.is_empty() {
         let none = Projection {
             problems,
             ..Projection::default()
         };
-        return (none, BTreeMap::new());
+        return (none, Vec::new());
     }
     let key = record_key(service, port_index);
-    let name = key.to_string();
+    let mut name = String::with_capacity(NAME);
+    // Writing to a string cannot fail.
+    let _ = write!(name, "{key}");
     let is_local = service.internal_policy == TrafficPolicy::Local;
     let mut nodes = Nodes::new(&service.key.cluster);
-    let mut families = BTreeMap::new();
+    let mut families = Vec::with_capacity(Family::ALL.len());
     let mut available = Families::NONE;
     let mut chosen = Vec::new();
     for family in Family::ALL {
@@ -184,7 +197,7 @@ pub(crate) fn project_import(
             }
             chosen.push(of_family);
         }
-        families.insert(family, found);
+        families.push((family, found));
     }
     let mut shared = Hinted::default();
     shared.add(&chosen, &mut nodes);
@@ -195,9 +208,8 @@ pub(crate) fn project_import(
         .flat_map(|l| l.cluster.iter().chain(&l.local));
     let weights = destinations.iter().chain(in_lists).map(|d| d.weight);
     let mut scheduling = scheduling(service, weights);
-    let named = families
-        .values()
-        .find_map(|of| of.shares.scheduler.as_deref());
+    let mut of_families = families.iter();
+    let named = of_families.find_map(|(_, of): &(_, OfFamily)| of.shares.scheduler.as_deref());
     if let Some(named) = named.filter(|_| !is_local) {
         scheduling.scheduler = Some(named.into());
     }
@@ -457,6 +469,12 @@ impl<'a> Hinted<'a> {
     /// Adds the destinations of each family, IPv4 first.
     fn add(&mut self, chosen: &'a [Vec<Chosen>], nodes: &mut Nodes<'_>) {
         for of_family in chosen {
+            let is_hinted = |one: &Chosen| one.zones.is_some() || one.nodes.is_some();
+            if !of_family.iter().any(is_hinted) {
+                let destinations = of_family.iter().map(|one| one.destination);
+                self.0.add_ready(destinations);
+                continue;
+            }
             let candidates = of_family.iter().map(Chosen::hinted);
             let candidates: Vec<_> = candidates.collect();
             self.0.add(&candidates);
