@@ -240,8 +240,22 @@ pub fn shares(input: &Input<'_>) -> Shares {
     let parts = split::parts(&tiers, &loads, input.min_healthy, spill_over);
     let clusters = split::shares(tiers, parts, &loads);
     let clusters = weights::limited(clusters, input);
-    let (totals, precision) = totals::totals(&clusters, input.scheduling.max_weight());
-    let (weights, unequal) = weights::weights(&clusters, &totals, input);
+    let weighed = weights::alone(&clusters).unwrap_or_else(|| {
+        let (totals, precision) = totals::totals(&clusters, input.scheduling.max_weight());
+        let (weights, unequal) = weights::weights(&clusters, &totals, input);
+        weights::Weighed {
+            totals,
+            precision,
+            weights,
+            unequal,
+        }
+    });
+    let weights::Weighed {
+        totals,
+        precision,
+        weights,
+        unequal,
+    } = weighed;
     let shares = clusters.into_iter().zip(totals).zip(weights);
     let clusters = shares.map(|((cluster, total), weights)| {
         let share = Share {

@@ -5,10 +5,10 @@
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 
-use super::Input;
 use super::arithmetic::gcd;
 use super::hash::Order;
 use super::split::Sharer;
+use super::{Input, Precision};
 
 /// Keeps of each cluster's endpoints its part of the most real servers, at least one.
 pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Vec<Sharer<'a>> {
@@ -28,6 +28,33 @@ pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Ve
         endpoints.truncate(kept);
     }
     sharers
+}
+
+/// What steps 6 to 8 give.
+#[derive(Debug)]
+pub(super) struct Weighed {
+    pub(super) totals: Vec<u128>,
+    pub(super) precision: Precision,
+    /// The weights of each cluster's endpoints by address.
+    pub(super) weights: Vec<Vec<(SocketAddr, u32)>>,
+    /// Whether they differ.
+    pub(super) unequal: bool,
+}
+
+/// The steps for a cluster that has no other beside it, and whose endpoints weigh the same: they weigh 1.
+pub(super) fn alone(sharers: &[Sharer<'_>]) -> Option<Weighed> {
+    let [sharer] = sharers else { return None };
+    let endpoints = &sharer.candidate.endpoints;
+    let total = u128::try_from(endpoints.len()).ok()?;
+    equal(endpoints, total)?;
+    let mut weights: Vec<_> = endpoints.iter().map(|(address, _)| (*address, 1)).collect();
+    weights.sort_unstable();
+    Some(Weighed {
+        totals: vec![total],
+        precision: Precision::Exact,
+        weights: vec![weights],
+        unequal: false,
+    })
 }
 
 /// The weights of each cluster's endpoints by address, and whether they differ. An endpoint of weight 0
