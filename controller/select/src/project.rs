@@ -76,7 +76,7 @@ pub fn project(
         if of_family.iter().any(|c| c.is_usable()) {
             available.insert(family);
         }
-        nodes.add_own(of_family);
+        nodes.add_own(of_family, |one| (one.address(), one.endpoint.node));
         if uses_cluster(&frontends, family) {
             shared.add(of_family);
             nodes.add_same_node_hints(of_family);

@@ -167,6 +167,12 @@ impl PackedSlice {
             })
     }
 
+    /// The addresses of the endpoints, in the slice's order.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let octets = self.addresses.chunks_exact(self.width().max(1));
+        octets.map(address)
+    }
+
     /// The bytes of an address; 0 without endpoints.
     fn width(&self) -> usize {
         self.addresses.len() / self.places.len().max(1)

@@ -241,7 +241,7 @@ impl Federation {
         for (name, plan) in changes.gateways {
             let service = service_key(&given.cluster, &name);
             self.dirty.insert(gateway_key(&service));
-            self.unchecked.insert(service);
+            self.unchecked.insert(service, false);
             replace(&mut given.gateways, name, plan);
         }
         let has_policy = !changes.clusters.is_empty() || !changes.groups.is_empty();

@@ -149,7 +149,7 @@ impl Federation {
         };
         let imports = self.dirty.iter().filter(|key| is_import(key));
         replanned.imports.extend(imports.cloned());
-        replanned.services.extend(self.unchecked.iter().cloned());
+        replanned.services.extend(self.unchecked.keys().cloned());
         let mut at_gateways = self.dirty.iter();
         replanned.clusters |= at_gateways.any(|key| super::exported_service(key).is_some());
         for cluster in clusters_of_nodes {

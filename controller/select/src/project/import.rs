@@ -180,9 +180,14 @@ pub(crate) fn project_import(
             continue;
         }
         let found = of_family(import, name.as_bytes(), family, exporters);
-        let own = own(import, &exporters.all, family);
-        nodes.add_own(&own);
+        let own = || exporters.all.iter().filter(|one| is_own(import, one));
+        for exporter in own() {
+            nodes.add_own(of(exporter, family), |(address, one)| {
+                (*address, one.endpoint.node)
+            });
+        }
         if is_local {
+            let own: Vec<_> = own().flat_map(|one| candidates(one, family)).collect();
             nodes.add_local(family, &own);
             if found.clusters.values().any(is_serving) {
                 available.insert(family);
@@ -298,7 +303,10 @@ impl Found {
             let state = state(exporter);
             let serves = state.step > 0 && !state.lost;
             let serves = serves && exporter.is_reached(family);
-            serves && of(exporter, family).any(|(_, one)| one.endpoint.ready)
+            serves
+                && of(exporter, family)
+                    .iter()
+                    .any(|(_, one)| one.endpoint.ready)
         });
         let clusters = all().map(|exporter| {
             let cluster = cluster(exporter, family, state(exporter), ready);
@@ -318,7 +326,7 @@ fn cluster(
     state: ClusterState,
     ready: bool,
 ) -> shares::Cluster {
-    let all = || of(exporter, family);
+    let all = || of(exporter, family).iter();
     let is_usable = |one: &Exported<'_>| match ready {
         true => one.endpoint.ready,
         false => still_serving(&one.endpoint),
@@ -360,18 +368,14 @@ fn cluster(
     cluster
 }
 
-fn of<'e, 'a>(
-    exporter: &'e Exporter<'a>,
-    family: Family,
-) -> impl Iterator<Item = &'e (SocketAddr, Exported<'a>)> {
+fn of<'e, 'a>(exporter: &'e Exporter<'a>, family: Family) -> &'e [(SocketAddr, Exported<'a>)] {
     // All of IPv4 sort before all of IPv6.
     let all = &exporter.endpoints;
     let (v4, v6) = all.split_at(all.partition_point(|(address, _)| address.is_ipv4()));
-    let of_family = match family {
+    match family {
         Family::V4 => v4,
         Family::V6 => v6,
-    };
-    of_family.iter()
+    }
 }
 
 fn count(number: usize) -> u32 {
@@ -382,23 +386,15 @@ fn is_own(import: &Imported<'_>, exporter: &Exporter<'_>) -> bool {
     exporter.service.cluster == import.service.key.cluster
 }
 
-/// The importing cluster's own endpoints of a family.
-fn own<'a>(
-    import: &Imported<'_>,
-    exporters: &[Exporter<'a>],
-    family: Family,
-) -> Vec<Candidate<'a>> {
-    let own = exporters.iter().filter(|exporter| is_own(import, exporter));
-    let own = own.flat_map(|exporter| {
-        of(exporter, family).map(|(address, one)| Candidate {
-            destination: Destination {
-                address: *address,
-                weight: one.weight,
-            },
-            endpoint: one.endpoint,
-        })
-    });
-    own.collect()
+/// The endpoints of a family with their own weights.
+fn candidates<'a>(exporter: &Exporter<'a>, family: Family) -> impl Iterator<Item = Candidate<'a>> {
+    of(exporter, family).iter().map(|(address, one)| Candidate {
+        destination: Destination {
+            address: *address,
+            weight: one.weight,
+        },
+        endpoint: one.endpoint,
+    })
 }
 
 /// A destination that the shares chose.
