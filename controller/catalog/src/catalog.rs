@@ -39,7 +39,10 @@ impl Catalog {
     pub fn apply(&mut self, change: ObjectChange, dirty: &mut DirtySet) {
         match change {
             ObjectChange::Put { object, problems } => {
-                self.note(object.reference(), problems, dirty);
+                // Mostly no object has any.
+                if !problems.is_empty() || !self.problems.is_empty() {
+                    self.note(object.reference(), problems, dirty);
+                }
                 match object {
                     Object::Service(service) => self.put_service(service, dirty),
                     Object::EndpointSlice(slice) => self.put_slice(slice, dirty),
@@ -108,6 +111,19 @@ impl Catalog {
         self.clusters.entry(Arc::clone(name)).or_default()
     }
 
+    /// An equal key of the names that are kept already: it takes no room of its own, and is compared without a look at
+    /// the names.
+    fn kept(&self, key: ObjectKey) -> ObjectKey {
+        let Some((cluster, objects)) = self.clusters.get_key_value(&key.cluster) else {
+            return key;
+        };
+        ObjectKey {
+            cluster: Arc::clone(cluster),
+            name: objects.kept_service(&key.namespace, &key.name),
+            namespace: objects.kept_name(&key.namespace),
+        }
+    }
+
     fn put_service(&mut self, service: Service, dirty: &mut DirtySet) {
         let packed = PackedService::pack(&service, &mut self.pack);
         let key = &service.key;
@@ -119,22 +135,19 @@ impl Catalog {
         self.remove_service(key, dirty);
         // One that changes is there still.
         dirty.urgent = urgent;
-        let key = service.key.clone();
-        let cluster = self.cluster(&key.cluster);
-        let (name, entry) = cluster.namespace(&key.namespace).entry(&key.name);
+        let cluster = self.cluster(&service.key.cluster);
+        let (_, entry) = cluster
+            .namespace(&service.key.namespace)
+            .entry(&service.key.name);
         entry.service = Some(packed);
         cluster.counts.services += 1;
-        let namespace = cluster.kept_name(&key.namespace);
+        let key = self.kept(service.key);
         let named = Service {
-            key: ObjectKey {
-                namespace,
-                name,
-                ..key.clone()
-            },
+            key: key.clone(),
             ..service
         };
         let others = affected(&key, &mut dirty.services);
-        cluster.claims.insert(&named, others);
+        self.cluster(&key.cluster).claims.insert(&named, others);
         dirty.objects.insert(key.clone());
         dirty.services.insert(key);
     }
@@ -185,7 +198,7 @@ impl Catalog {
             let triggers = dirty.triggers.entry(service.clone()).or_default();
             triggers.push(triggered);
         }
-        dirty.services.insert(service);
+        dirty.services.insert(self.kept(service));
     }
 
     fn remove_slice(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use portolan_model::{FrontendKind, Protocol};
 
+use crate::quick::QuickSet;
 use crate::{ObjectKey, Service};
 
 /// An address and port that only one Service port can have.
@@ -97,9 +98,14 @@ struct ClaimEntry {
     name: Arc<str>,
 }
 
-/// All claims of one cluster, ordered by address, port and protocol.
+/// All claims of one cluster.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(BTreeSet<ClaimEntry>);
+pub(crate) struct Claims {
+    /// Ordered by address, port and protocol.
+    all: BTreeSet<ClaimEntry>,
+    /// What is claimed more than once: little, mostly nothing.
+    contested: QuickSet<Claimed>,
+}
 
 impl Claims {
     /// The holder of a claimed address and port. `created` returns the age of a Service.
@@ -119,6 +125,12 @@ impl Claims {
             Claimant::aged(age, service, entry.port.into(), entry.kind)
         });
         claimants.min()
+    }
+
+    /// Whether an address and port are claimed more than once.
+    pub(crate) fn is_contested(&self, claim: &Claim) -> bool {
+        let claimed = (claim.address, claim.port, claim.protocol);
+        self.contested.contains(&claimed)
     }
 
     /// The Services that claim an address, by namespace and name.
@@ -172,11 +184,18 @@ impl Claims {
                 namespace: Arc::clone(&service.key.namespace),
                 name: Arc::clone(&service.key.name),
             };
-            change(&mut self.0, entry);
+            change(&mut self.all, entry);
+            let mut count = 0;
             for other in self.range(claimed..=claimed) {
+                count += 1;
                 if (&other.namespace, &other.name) != (&service.key.namespace, &service.key.name) {
                     others(&other.namespace, &other.name);
                 }
+            }
+            if count > 1 {
+                self.contested.insert(claimed);
+            } else {
+                self.contested.remove(&claimed);
             }
         }
     }
@@ -190,7 +209,7 @@ impl Claims {
             namespace: Arc::default(),
             name: Arc::default(),
         };
-        self.0
+        self.all
             .range(first..)
             .take_while(move |entry| entry.claimed <= last)
     }

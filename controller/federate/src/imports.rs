@@ -19,9 +19,10 @@ mod visible;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use portolan_model::{Families, Family};
 use portolan_policy::{ClusterSet, Labels, Objects};
 
@@ -142,13 +143,17 @@ pub struct ExportStatus {
 /// The statuses of exports, by name of the cluster.
 type Statuses = BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>;
 
+/// Values by name, without order. Single ones of thousands are looked up, and most of the time of a lookup in a sorted
+/// map is for comparing names. They come from tenants: the seed of the hash is random in each process.
+pub type ByName<T> = HashMap<ImportName, T, RandomState>;
+
 /// All imports and the statuses of all exports, by name of the cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Federation {
     /// By importing cluster.
-    pub imports: BTreeMap<Arc<str>, BTreeMap<ImportName, ImportHere>>,
+    pub imports: BTreeMap<Arc<str>, ByName<ImportHere>>,
     /// By exporting cluster.
-    pub exports: BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>,
+    pub exports: BTreeMap<Arc<str>, ByName<ExportStatus>>,
 }
 
 /// All imports and the statuses of all exports.
@@ -164,8 +169,8 @@ pub fn imports(world: &World<'_>) -> Federation {
             of_cluster.insert(service, status);
         }
         let cluster = || Arc::clone(cluster);
-        federation.exports.insert(cluster(), BTreeMap::new());
-        federation.imports.insert(cluster(), BTreeMap::new());
+        federation.exports.insert(cluster(), ByName::default());
+        federation.imports.insert(cluster(), ByName::default());
     }
     for mut exports in by_name.into_values() {
         let imports = imports_of(world, &mut exports);
@@ -216,9 +221,9 @@ fn here(
     };
     let mut groups: BTreeMap<ImportName, BTreeMap<Arc<str>, visible::Visible>> = BTreeMap::new();
     for (exporting, exports) in statuses {
-        for service in exports.keys() {
-            let Ok(visible) = visible::visible(world, statuses, importing, exporting, service)
-            else {
+        for (service, status) in exports {
+            let export = (service, Some(status));
+            let Ok(visible) = visible::visible(world, importing, exporting, export) else {
                 continue;
             };
             let group = groups.entry(visible.name.clone()).or_default();

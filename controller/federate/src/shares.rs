@@ -225,7 +225,7 @@ impl Candidate<'_> {
 /// The shares of clusters, and the weights of their endpoints.
 #[must_use]
 pub fn shares(input: &Input<'_>) -> Shares {
-    let tiers = candidates(input);
+    let tiers = candidates(input, endpoints);
     let loads::Loads {
         health,
         loads,
@@ -240,8 +240,22 @@ pub fn shares(input: &Input<'_>) -> Shares {
     let parts = split::parts(&tiers, &loads, input.min_healthy, spill_over);
     let clusters = split::shares(tiers, parts, &loads);
     let clusters = weights::limited(clusters, input);
-    let (totals, precision) = totals::totals(&clusters, input.scheduling.max_weight());
-    let (weights, unequal) = weights::weights(&clusters, &totals, input);
+    let weighed = weights::alone(&clusters).unwrap_or_else(|| {
+        let (totals, precision) = totals::totals(&clusters, input.scheduling.max_weight());
+        let (weights, unequal) = weights::weights(&clusters, &totals, input);
+        weights::Weighed {
+            totals,
+            precision,
+            weights,
+            unequal,
+        }
+    });
+    let weights::Weighed {
+        totals,
+        precision,
+        weights,
+        unequal,
+    } = weighed;
     let shares = clusters.into_iter().zip(totals).zip(weights);
     let clusters = shares.map(|((cluster, total), weights)| {
         let share = Share {
@@ -271,7 +285,8 @@ pub fn is_settled(input: &Input<'_>, tiers: usize) -> bool {
         tiers: &input.tiers[..tiers.min(input.tiers.len())],
         ..*input
     };
-    loads::are_full(&candidates(&first), &first)
+    // Numbers of endpoints decide, not the endpoints.
+    loads::are_full(&candidates(&first, |_| Vec::new()), &first)
 }
 
 fn scheduler(scheduling: Scheduling<'_>, unequal: bool) -> Option<String> {
@@ -284,8 +299,11 @@ fn scheduler(scheduling: Scheduling<'_>, unequal: bool) -> Option<String> {
 }
 
 /// The clusters of each tier that may have a share: not those of weight 0, which count neither as
-/// ready nor as missing.
-fn candidates<'a>(input: &Input<'a>) -> Vec<Vec<Candidate<'a>>> {
+/// ready nor as missing. Each has the endpoints that `endpoints` says.
+fn candidates<'a>(
+    input: &Input<'a>,
+    endpoints: impl Fn(&Cluster) -> Vec<(SocketAddr, u32)> + Copy,
+) -> Vec<Vec<Candidate<'a>>> {
     let mut seen = BTreeSet::new();
     let tiers = input.tiers.iter().map(|tier| {
         // Tiers may name many clusters that are not looked at.
@@ -302,27 +320,41 @@ fn candidates<'a>(input: &Input<'a>) -> Vec<Vec<Candidate<'a>>> {
         });
         let first = known.filter(|(id, _, _)| seen.insert(*id));
         let used = first.filter(|(_, _, weight)| *weight != Some(0));
-        used.map(|(id, cluster, weight)| candidate(id, cluster, weight))
+        used.map(|(id, cluster, weight)| candidate((id, cluster, weight), endpoints))
             .collect()
     });
     tiers.collect()
 }
 
-fn candidate<'a>(id: &'a Arc<str>, cluster: &Cluster, weight: Option<u16>) -> Candidate<'a> {
+/// The usable endpoints of a cluster with their own weights, all above 0.
+fn usable(cluster: &Cluster) -> impl Iterator<Item = (SocketAddr, u32)> {
     let usable = cluster.endpoints.iter().filter(|endpoint| endpoint.usable);
-    let endpoints = usable.map(|endpoint| {
+    let weighed = usable.map(|endpoint| {
         let own = if cluster.gateway { 1 } else { endpoint.weight };
         (endpoint.address, own)
     });
-    let mut endpoints: Vec<_> = endpoints.filter(|(_, own)| *own > 0).collect();
+    weighed.filter(|(_, own)| *own > 0)
+}
+
+/// The same, sorted.
+fn endpoints(cluster: &Cluster) -> Vec<(SocketAddr, u32)> {
+    let mut endpoints = Vec::with_capacity(cluster.endpoints.len());
+    endpoints.extend(usable(cluster));
     // Mostly they are sorted already; of copies the last one counts.
     if !endpoints.is_sorted_by(|(one, _), (next, _)| one < next) {
         let by_address: BTreeMap<SocketAddr, u32> = endpoints.into_iter().collect();
         endpoints = by_address.into_iter().collect();
     }
+    endpoints
+}
+
+fn candidate<'a>(
+    (id, cluster, weight): (&'a Arc<str>, &Cluster, Option<u16>),
+    endpoints: impl Fn(&Cluster) -> Vec<(SocketAddr, u32)>,
+) -> Candidate<'a> {
     let step = u32::from(cluster.step).min(TWENTIETHS);
     let is_away = cluster.drained && step == 0;
-    let ready = if is_away || endpoints.is_empty() {
+    let ready = if is_away || usable(cluster).next().is_none() {
         0
     } else {
         cluster.ready
@@ -330,7 +362,7 @@ fn candidate<'a>(id: &'a Arc<str>, cluster: &Cluster, weight: Option<u16>) -> Ca
     Candidate {
         id,
         weight,
-        endpoints,
+        endpoints: endpoints(cluster),
         ready: ready.into(),
         expected: if is_away { 0 } else { cluster.expected.into() },
         step,

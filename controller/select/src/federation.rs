@@ -166,8 +166,8 @@ pub(crate) struct Federation {
     replanned: Option<Replanned>,
     /// Set when exports or namespaces change.
     namespaces_changed: bool,
-    /// Exported Services whose endpoints must be checked again.
-    unchecked: BTreeSet<ObjectKey>,
+    /// Exported Services whose endpoints must be checked again, and whether it is known that imports use them.
+    unchecked: BTreeMap<ObjectKey, bool>,
 }
 
 impl Federation {
@@ -197,7 +197,7 @@ impl Federation {
         self.ready_stale = true;
         self.groups_stale = true;
         self.ports_wanted = true;
-        self.unchecked.extend(imported(&self.plan));
+        self.unchecked.extend(unchecked(imported(&self.plan)));
         self.note_clusters();
     }
 
@@ -280,7 +280,9 @@ impl Federation {
                 name: name.clone(),
                 families: here.families.clone(),
             });
-            (Arc::clone(cluster), of_cluster.collect())
+            let mut of_cluster: Vec<_> = of_cluster.collect();
+            of_cluster.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+            (Arc::clone(cluster), of_cluster)
         });
         Some(wanted.collect())
     }
@@ -345,6 +347,13 @@ fn imported(plan: &Plan) -> impl Iterator<Item = ObjectKey> {
         let imported = imported.filter(|(_, status)| !status.importers.is_empty());
         imported.map(move |(name, _)| service_key(cluster, name))
     })
+}
+
+/// Exported Services to check, that imports may use.
+fn unchecked(
+    services: impl IntoIterator<Item = ObjectKey>,
+) -> impl Iterator<Item = (ObjectKey, bool)> {
+    services.into_iter().map(|service| (service, false))
 }
 
 fn names(objects: &Objects) -> BTreeMap<Arc<str>, Arc<str>> {

@@ -25,6 +25,7 @@ use portolan_model::{
 
 use crate::SelectConfig;
 use candidates::Candidates;
+use frontends::Claiming;
 pub(crate) use gateway::{GatewayExport, project_gateway};
 pub(crate) use import::{
     Exported, Exporter, Exporters, Imported, OfFamily, is_settled, project_import,
@@ -43,7 +44,7 @@ pub struct Projection {
     pub problems: Vec<FieldProblem>,
 }
 
-/// Projects one port of a Service.
+/// Projects one port of a Service of the catalog.
 ///
 /// # Panics
 /// If the Service has no port of that index.
@@ -55,7 +56,11 @@ pub fn project(
     port_index: usize,
 ) -> Projection {
     let mut problems = Vec::new();
-    let frontends = frontends::frontends(catalog, config, service, port_index, &mut problems);
+    let claiming = Claiming {
+        service,
+        is_noted: true,
+    };
+    let frontends = frontends::frontends(catalog, config, claiming, port_index, &mut problems);
     if frontends.is_empty() {
         return Projection {
             problems,
@@ -71,7 +76,7 @@ pub fn project(
         if of_family.iter().any(|c| c.is_usable()) {
             available.insert(family);
         }
-        nodes.add_own(of_family);
+        nodes.add_own(of_family, |one| (one.address(), one.endpoint.node));
         if uses_cluster(&frontends, family) {
             shared.add(of_family);
             nodes.add_same_node_hints(of_family);

@@ -233,8 +233,7 @@ fn publish(projections: Vec<Projection>, own: &[PublishedPort]) -> (Published, V
         let known = known.find(|known| ***known == overlay);
         known.map_or_else(|| Arc::new(overlay), Arc::clone)
     };
-    // By key: of two ports with one name and protocol, the last one counts.
-    let mut published = BTreeMap::new();
+    let mut published: Vec<PublishedPort> = Vec::with_capacity(projections.len());
     let mut problems = Vec::new();
     for projection in projections {
         let Projection {
@@ -257,9 +256,13 @@ fn publish(projections: Vec<Projection>, own: &[PublishedPort]) -> (Published, V
             record: Arc::new(record),
             lists: lists.collect(),
         };
-        published.insert(port.key().clone(), port);
+        published.push(port);
     }
-    (published.into_values().collect(), problems)
+    // Of two ports with one name and protocol, the last one counts.
+    published.reverse();
+    published.sort_by(|one, other| one.key().cmp(other.key()));
+    published.dedup_by(|other, one| one.key() == other.key());
+    (published.into(), problems)
 }
 
 /// Adds the puts (`Some`) and deletions (`None`) that turn one into the other.

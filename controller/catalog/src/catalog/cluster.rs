@@ -139,6 +139,13 @@ impl Cluster {
         Arc::clone(known.map_or(namespace, |(name, _)| name))
     }
 
+    /// A Service's name as it is kept.
+    pub(super) fn kept_service(&self, namespace: &str, name: &Arc<str>) -> Arc<str> {
+        let all = self.namespaces.get(namespace);
+        let known = all.and_then(|all| all.services.get_key_value(name));
+        Arc::clone(known.map_or(name, |(name, _)| name))
+    }
+
     /// Removes a namespace if it is empty.
     pub(super) fn tidy(&mut self, name: &str) {
         let is_empty = |all: &Namespace| all.services.is_empty() && all.pods.is_empty();

@@ -98,6 +98,30 @@ impl Catalog {
         merged(all)
     }
 
+    /// As [`exported_hosts`](Self::exported_hosts), but not merged: in the order of the slices, with all copies.
+    pub fn exported_copies(
+        &self,
+        service: &ObjectKey,
+        families: &[Family],
+    ) -> impl Iterator<Item = EndpointRef<'_>> {
+        let slices = self.slices_of(service, |family| families.contains(&family));
+        slices.flat_map(PackedSlice::endpoints)
+    }
+
+    /// As [`exported_endpoints`](Self::exported_endpoints), but the addresses alone and not merged.
+    pub fn exported_addresses(
+        &self,
+        service: &ObjectKey,
+        families: &[Family],
+        (name, protocol): (&str, Protocol),
+    ) -> impl Iterator<Item = IpAddr> {
+        let slices = self.slices_of(service, |family| families.contains(&family));
+        slices.flat_map(move |slice| {
+            let numbers = slice.numbers(name, protocol);
+            numbers.flat_map(|_| slice.addresses())
+        })
+    }
+
     /// The slices of a Service whose family is wanted.
     fn slices_of(
         &self,

@@ -137,7 +137,8 @@ impl Catalog {
         dirty.imports |= gone.is_some();
     }
 
-    pub(super) fn put_export(&mut self, export: ServiceExport, dirty: &mut DirtySet) {
+    pub(super) fn put_export(&mut self, mut export: ServiceExport, dirty: &mut DirtySet) {
+        export.key = self.kept(export.key);
         let name = (
             Arc::clone(&export.key.namespace),
             Arc::clone(&export.key.name),

@@ -94,6 +94,13 @@ impl Catalog {
         cluster.claims.holder(claim, created)
     }
 
+    /// Whether an address and port are claimed more than once. If not, whoever claims them holds them.
+    #[must_use]
+    pub fn is_contested(&self, claim: &Claim) -> bool {
+        let cluster = self.clusters.get(&claim.cluster);
+        cluster.is_some_and(|cluster| cluster.claims.is_contested(claim))
+    }
+
     /// The cluster's Node with this address; the first by name of several.
     #[must_use]
     pub fn node_with_address(&self, cluster: &str, address: IpAddr) -> Option<&Arc<str>> {

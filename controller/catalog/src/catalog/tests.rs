@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use portolan_model::{Family, FrontendKind, NodeInfo, Protocol};
 
 use super::*;
-use crate::{Endpoint, ServicePort, SlicePort};
+use crate::{Claim, Endpoint, ServicePort, SlicePort};
 
 fn key(namespace: &str, name: &str) -> ObjectKey {
     ObjectKey {
@@ -332,7 +332,32 @@ fn deleted_objects_leave_nothing() {
     assert!(cluster.namespaces.is_empty());
     assert!(cluster.node_weights.is_empty());
     let left = format!("{:?} {:?}", cluster.claims, cluster.addresses);
-    assert_eq!(left, "Claims({}) Addresses({})");
+    assert_eq!(left, "Claims { all: {}, contested: {} } Addresses({})");
+}
+
+#[test]
+fn what_is_claimed_twice_is_contested_until_one_claim_goes() {
+    let claim = |address| Claim {
+        cluster: "".into(),
+        address: Some(ip(address)),
+        port: 80,
+        protocol: Protocol::Tcp,
+    };
+    let mut catalog = Catalog::default();
+    let of_both = claim("10.96.0.1");
+    put(&mut catalog, service("a", "192.0.2.1"));
+    assert!(!catalog.is_contested(&of_both));
+    put(&mut catalog, service("b", "192.0.2.2"));
+    assert!(catalog.is_contested(&of_both));
+    assert!(!catalog.is_contested(&claim("192.0.2.1")));
+    put(&mut catalog, service("b", "192.0.2.1"));
+    assert!(catalog.is_contested(&claim("192.0.2.1")));
+    delete(&mut catalog, Kind::Service, key("ns", "a"));
+    for address in ["10.96.0.1", "192.0.2.1"] {
+        assert!(!catalog.is_contested(&claim(address)), "{address}");
+        let holder = catalog.holder(&claim(address)).unwrap();
+        assert_eq!(&*holder.service.name, "b");
+    }
 }
 
 /// A slice's name begins with its Service's name, or another's, or none.

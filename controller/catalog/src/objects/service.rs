@@ -134,36 +134,40 @@ impl Service {
         let is_twice = |kind, ip: &IpAddr| {
             kind == FrontendKind::ExternalIp && self.load_balancer_ips.contains(ip)
         };
-        let of_kind = |kind, ips: &'_ [IpAddr]| {
-            let ips = ips.iter().filter(|ip| !is_twice(kind, ip));
-            ips.map(|ip| (kind, *ip)).collect::<Vec<_>>()
-        };
-        of_kind(FrontendKind::ClusterIp, &self.cluster_ips)
-            .into_iter()
-            .chain(of_kind(FrontendKind::ExternalIp, &self.external_ips))
-            .chain(of_kind(FrontendKind::LoadBalancer, &self.load_balancer_ips))
-            .filter(|(_, ip)| self.has_family(Family::of(*ip)))
+        let all = [
+            (FrontendKind::ClusterIp, &self.cluster_ips),
+            (FrontendKind::ExternalIp, &self.external_ips),
+            (FrontendKind::LoadBalancer, &self.load_balancer_ips),
+        ];
+        let all = all.into_iter();
+        let all = all.flat_map(|(kind, ips)| ips.iter().map(move |ip| (kind, *ip)));
+        all.filter(move |(kind, ip)| !is_twice(*kind, ip) && self.has_family(Family::of(*ip)))
     }
 
     /// The claims of the Service: port index, kind of frontend, and the exclusive address and port.
     pub fn claims(&self) -> impl Iterator<Item = (usize, FrontendKind, Claim)> + '_ {
-        self.ports
-            .iter()
-            .enumerate()
-            .flat_map(move |(index, port)| {
-                let claim = |address, number| Claim {
-                    cluster: Arc::clone(&self.key.cluster),
-                    address,
-                    port: number,
-                    protocol: port.protocol,
-                };
-                let vips = self
-                    .addresses()
-                    .map(move |(kind, ip)| (index, kind, claim(Some(ip), port.port)));
-                let node_port = port
-                    .node_port
-                    .map(|number| (index, FrontendKind::NodePort, claim(None, number)));
-                vips.chain(node_port).collect::<Vec<_>>()
-            })
+        let ports = self.ports.iter().enumerate();
+        ports.flat_map(|(index, port)| {
+            let of_port = self.claims_of(port);
+            of_port.map(move |(kind, claim)| (index, kind, claim))
+        })
+    }
+
+    /// The claims of one port.
+    pub fn claims_of<'s>(
+        &'s self,
+        port: &'s ServicePort,
+    ) -> impl Iterator<Item = (FrontendKind, Claim)> + 's {
+        let claim = |address, number| Claim {
+            cluster: Arc::clone(&self.key.cluster),
+            address,
+            port: number,
+            protocol: port.protocol,
+        };
+        let vips = self.addresses();
+        let vips = vips.map(move |(kind, ip)| (kind, claim(Some(ip), port.port)));
+        let node_port = port.node_port.into_iter();
+        let node_port = node_port.map(move |number| (FrontendKind::NodePort, claim(None, number)));
+        vips.chain(node_port)
     }
 }

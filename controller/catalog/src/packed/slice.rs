@@ -167,31 +167,45 @@ impl PackedSlice {
             })
     }
 
+    /// The addresses of the endpoints, in the slice's order.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let octets = self.addresses.chunks_exact(self.width().max(1));
+        octets.map(address)
+    }
+
     /// The bytes of an address; 0 without endpoints.
     fn width(&self) -> usize {
         self.addresses.len() / self.places.len().max(1)
     }
 
+    /// The octets of each endpoint's address, with its states.
+    fn states(&self) -> impl Iterator<Item = (&[u8], [bool; 2])> {
+        let addresses = self.addresses.chunks_exact(self.width().max(1));
+        addresses.zip(self.places.iter().map(|place| place.states()))
+    }
+
     /// Whether the next version lacks an endpoint of this one that was ready or usable, or lacks
     /// its readiness.
     pub(crate) fn loses(&self, after: Option<&Self>) -> bool {
-        let mut after = after.into_iter().flat_map(Self::endpoints);
+        let mut left = after.map_or(0, Self::len);
+        let mut after = after.into_iter().flat_map(Self::states);
         // Mostly both have one order, and few differ: those of the next version that were passed over.
-        let mut others = QuickMap::<IpAddr, EndpointRef<'_>>::default();
-        self.endpoints().any(|before| {
-            let mut found = others.get(&before.address).copied();
+        let mut others = QuickMap::<&[u8], [bool; 2]>::default();
+        self.states().any(|(address, before)| {
+            let mut found = others.get(address).copied();
             while found.is_none()
-                && let Some(next) = after.next()
+                && let Some((next, states)) = after.next()
             {
-                if next.address == before.address {
-                    found = Some(next);
+                if next == address {
+                    found = Some(states);
                 } else {
-                    others.insert(next.address, next);
+                    others.reserve(left);
+                    others.insert(next, states);
                 }
+                left -= 1;
             }
-            let is_ready = found.is_some_and(|after| after.ready);
-            let is_usable = found.is_some_and(|after| after.is_usable());
-            (before.ready && !is_ready) || (before.is_usable() && !is_usable)
+            let found = found.unwrap_or_default();
+            before.into_iter().zip(found).any(|(was, is)| was && !is)
         })
     }
 }
@@ -205,6 +219,12 @@ impl Place {
             && self.node == endpoint.node
             && (self.ready, self.serving, self.terminating)
                 == (endpoint.ready, endpoint.serving, endpoint.terminating)
+    }
+
+    /// Whether an endpoint is ready, and whether it is usable.
+    fn states(&self) -> [bool; 2] {
+        let is_usable = self.ready || (self.serving && self.terminating);
+        [self.ready, is_usable]
     }
 
     fn view<'a>(

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
-    ExportStatus, Federation, ImportName, Statuses, World, imports_of, shared, statuses::statuses,
+    ByName, ExportStatus, Federation, ImportName, Statuses, World, imports_of, shared,
+    statuses::statuses,
 };
 
 /// What a change of exports made of the plan. Pairs of a cluster and a name there.
@@ -35,13 +36,11 @@ impl Federation {
                 continue;
             }
             let (before, after) = (self.exports.get(cluster), statuses(world, cluster, member));
-            let of = |all: Option<&BTreeMap<ImportName, ExportStatus>>, service: &ImportName| {
-                let status = all?.get(service)?;
-                Some((status.valid, status.ready))
-            };
-            let services = before.into_iter().flat_map(BTreeMap::keys);
+            let state = |status: &ExportStatus| (status.valid, status.ready);
+            let services = before.into_iter().flat_map(ByName::keys);
             for service in services.chain(after.keys()) {
-                if of(before, service) != of(Some(&after), service) {
+                let was = before.and_then(|before| before.get(service));
+                if was.map(state) != after.get(service).map(state) {
                     names.insert(Arc::clone(&service.name));
                 }
             }
@@ -124,10 +123,10 @@ impl ExportStatus {
 /// Puts new entries in place of all with these names. Returns the keys of all old and new ones, and of
 /// those that differ.
 fn replace<T: PartialEq>(
-    all: &mut BTreeMap<ImportName, T>,
+    all: &mut ByName<T>,
     news: BTreeMap<ImportName, T>,
     names: &BTreeSet<Arc<str>>,
-    insert: impl Fn(&mut BTreeMap<ImportName, T>, ImportName, T),
+    insert: impl Fn(&mut ByName<T>, ImportName, T),
 ) -> (BTreeSet<ImportName>, BTreeSet<ImportName>) {
     let before = all.keys().filter(|service| names.contains(&service.name));
     let mut touched: BTreeSet<ImportName> = before.cloned().collect();

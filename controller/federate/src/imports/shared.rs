@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::visible::Visible;
-use super::{Candidate, ImportHere, ImportName, Statuses};
+use super::{ByName, Candidate, ImportHere, ImportName, Statuses};
 use crate::merge::{Export, Import, merge};
 
 /// By name of the exporting cluster, the name that a Service has there.
@@ -60,17 +60,15 @@ impl Merges {
     }
 }
 
-/// Puts an import among those of its cluster. It shares its traffic with the one before it if they are
+/// The imports that one is compared with, to share its traffic.
+const COMPARED: usize = 8;
+
+/// Puts an import among those of its cluster. It shares its traffic with one of a few others if they are
 /// equal: policies select namespaces and clusters more often than single names.
-pub(super) fn insert(
-    all: &mut BTreeMap<ImportName, ImportHere>,
-    name: ImportName,
-    mut here: ImportHere,
-) {
-    if let Some((_, before)) = all.range(..&name).next_back()
-        && before.traffic == here.traffic
-    {
-        here.traffic = Arc::clone(&before.traffic);
+pub(super) fn insert(all: &mut ByName<ImportHere>, name: ImportName, mut here: ImportHere) {
+    let mut others = all.values().take(COMPARED);
+    if let Some(other) = others.find(|other| other.traffic == here.traffic) {
+        here.traffic = Arc::clone(&other.traffic);
     }
     all.insert(name, here);
 }

@@ -120,7 +120,7 @@ fn created(seconds: i64) -> Candidate {
     candidate
 }
 
-/// All imports as `CLUSTER NAMESPACE/NAME: SOURCES`.
+/// All imports as `CLUSTER NAMESPACE/NAME: SOURCES`, in order.
 fn listed(federation: &Federation) -> Vec<String> {
     let each = federation.imports.iter().flat_map(|(cluster, imports)| {
         imports.iter().map(move |(name, here)| {
@@ -132,7 +132,9 @@ fn listed(federation: &Federation) -> Vec<String> {
             format!("{cluster} {name}: {}", sources.join(", "))
         })
     });
-    each.collect()
+    let mut each: Vec<_> = each.collect();
+    each.sort();
+    each
 }
 
 #[test]
@@ -307,8 +309,8 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
     a.1.max_exports = 3;
     let world = policies.world([a]);
     let found = imports(&world);
-    let ready: Vec<(String, Ready)> = found.exports["a"]
-        .iter()
+    let statuses = found.exports["a"].iter();
+    let ready: BTreeMap<String, Ready> = statuses
         .map(|(name, status)| (name.to_string(), status.ready))
         .collect();
     let expected = [
@@ -322,7 +324,9 @@ fn the_newest_exports_beyond_the_quota_are_refused() {
     ];
     assert_eq!(
         ready,
-        expected.map(|(name, ready)| (name.to_owned(), ready))
+        expected
+            .map(|(name, ready)| (name.to_owned(), ready))
+            .into()
     );
     assert_eq!(found.imports["a"].len(), 3);
 }

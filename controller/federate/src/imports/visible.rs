@@ -2,7 +2,6 @@
 
 //! Whether an export is visible in a cluster, and if not, why.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_policy::spec::Action;
@@ -35,19 +34,17 @@ impl Visible {
     }
 }
 
-/// Whether the export of a Service is visible, as far as its cluster and policies are concerned.
+/// Whether the export of a Service, with this status, is visible, as far as its cluster and policies are concerned.
 pub(super) fn visible(
     world: &World<'_>,
-    statuses: &BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>,
     importing: &Arc<str>,
     exporting: &Arc<str>,
-    service: &ImportName,
+    (service, status): (&ImportName, Option<&ExportStatus>),
 ) -> Result<Visible, Invisible> {
     let (here, there) = match (world.members.get(importing), world.members.get(exporting)) {
         (Some(here), Some(there)) => (here, there),
         _ => return Err(Invisible::NoExport),
     };
-    let status = statuses.get(exporting).and_then(|all| all.get(service));
     let candidate = there.exports.get(service);
     let (Some(status), Some(candidate)) = (status, candidate) else {
         return Err(Invisible::NoExport);
@@ -170,7 +167,9 @@ impl Federation {
         service: &ImportName,
         vips: Option<&Allocation>,
     ) -> Explained {
-        let visible = visible(world, &self.exports, importing, exporting, service);
+        let exports = self.exports.get(exporting);
+        let status = exports.and_then(|exports| exports.get(service));
+        let visible = visible(world, importing, exporting, (service, status));
         let name = visible.as_ref().ok().map(|visible| visible.name.clone());
         let invisible = match visible {
             Err(reason) => Some(reason),

@@ -5,10 +5,10 @@
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 
-use super::Input;
 use super::arithmetic::gcd;
 use super::hash::Order;
 use super::split::Sharer;
+use super::{Input, Precision};
 
 /// Keeps of each cluster's endpoints its part of the most real servers, at least one.
 pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Vec<Sharer<'a>> {
@@ -28,6 +28,33 @@ pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Ve
         endpoints.truncate(kept);
     }
     sharers
+}
+
+/// What steps 6 to 8 give.
+#[derive(Debug)]
+pub(super) struct Weighed {
+    pub(super) totals: Vec<u128>,
+    pub(super) precision: Precision,
+    /// The weights of each cluster's endpoints by address.
+    pub(super) weights: Vec<Vec<(SocketAddr, u32)>>,
+    /// Whether they differ.
+    pub(super) unequal: bool,
+}
+
+/// The steps for a cluster that has no other beside it, and whose endpoints weigh the same: they weigh 1.
+pub(super) fn alone(sharers: &[Sharer<'_>]) -> Option<Weighed> {
+    let [sharer] = sharers else { return None };
+    let endpoints = &sharer.candidate.endpoints;
+    let total = u128::try_from(endpoints.len()).ok()?;
+    equal(endpoints, total)?;
+    let mut weights: Vec<_> = endpoints.iter().map(|(address, _)| (*address, 1)).collect();
+    weights.sort_unstable();
+    Some(Weighed {
+        totals: vec![total],
+        precision: Precision::Exact,
+        weights: vec![weights],
+        unequal: false,
+    })
 }
 
 /// The weights of each cluster's endpoints by address, and whether they differ. An endpoint of weight 0
@@ -58,10 +85,22 @@ pub(super) fn weights(
     (reduced.collect(), unequal)
 }
 
+/// The weight of each endpoint, if all have the same of the total, and nothing is left.
+fn equal(endpoints: &[(SocketAddr, u32)], total: u128) -> Option<u128> {
+    let (_, first) = endpoints.first()?;
+    let count = u128::try_from(endpoints.len()).ok()?;
+    let are_equal = endpoints.iter().all(|(_, own)| own == first);
+    (are_equal && total > 0 && total.is_multiple_of(count)).then_some(total / count)
+}
+
 /// The total in proportion to the endpoints' own weights: rounded down, and what is left in units to
 /// the largest remainders.
 fn distributed(sharer: &Sharer<'_>, total: u128, input: &Input<'_>) -> Vec<(SocketAddr, u128)> {
     let endpoints = &sharer.candidate.endpoints;
+    if let Some(weight) = equal(endpoints, total) {
+        let weights = endpoints.iter().map(|(address, _)| (*address, weight));
+        return weights.collect();
+    }
     let sum: u128 = endpoints.iter().map(|(_, own)| u128::from(*own)).sum();
     let mut weights: Vec<(SocketAddr, u128, u128)> = endpoints
         .iter()

@@ -22,7 +22,8 @@ pub(super) fn explain(
     let (projection, families) = projected.ports.into_iter().nth(holder.port)?;
     let frontend = frontend(&projection, holder, inquiry)?;
     let record = projection.record.as_ref()?;
-    let of_family = families.get(&frontend.family())?;
+    let mut families = families.iter();
+    let (_, of_family) = families.find(|(family, _)| *family == frontend.family())?;
     let own = projection.lists.get(&inquiry.node);
     let mut endpoints = explained(of_family, frontend.lists, own);
     endpoints.sort_by_key(|endpoint| endpoint.address);

@@ -172,8 +172,17 @@ impl Federation {
     }
 
     /// Notes the endpoints of an exported Service that no import uses.
-    pub(super) fn check_endpoints(&mut self, catalog: &Catalog, service: &ObjectKey) {
-        let found = self.of_endpoints(catalog, service);
+    ///
+    /// `is_used` says that an import uses the Service; else that is looked up.
+    pub(super) fn check_endpoints(
+        &mut self,
+        catalog: &Catalog,
+        service: &ObjectKey,
+        is_used: bool,
+    ) {
+        let is_used = is_used || is_imported(&self.plan, service);
+        let found = is_used.then(|| self.of_endpoints(catalog, service));
+        let found = found.unwrap_or_default();
         let object = object(service);
         let before = self.problems.remove(&object).unwrap_or_default();
         let others = before.iter().filter(|problem| problem.field != ENDPOINTS);
@@ -192,35 +201,27 @@ impl Federation {
         let (Some(cluster), Some(facts)) = (cluster, facts) else {
             return Vec::new();
         };
-        if !is_imported(&self.plan, key) {
-            return Vec::new();
-        }
-        let mut refused = BTreeMap::<IpAddr, NotAdmitted>::new();
-        let mut most = 0;
-        let ports = facts.ports.iter();
-        let lists = ports.map(|port| {
-            let name = (&*port.name, port.protocol);
-            let endpoints = catalog.exported_endpoints(key, &facts.families, name);
-            endpoints
-                .into_iter()
-                .map(|(address, _)| address.ip())
-                .collect()
-        });
-        let hosts = facts.ports.is_empty();
-        let hosts = hosts.then(|| catalog.exported_hosts(key, &facts.families));
-        let hosts = hosts.map(|hosts| hosts.into_iter().map(|(ip, _)| ip).collect::<Vec<_>>());
-        for addresses in lists.chain(hosts) {
-            let [mut v4, mut v6] = [0; 2];
-            for address in addresses {
-                match (cluster.network.admits(address), Family::of(address)) {
-                    (Ok(()), Family::V4) => v4 += 1,
-                    (Ok(()), Family::V6) => v6 += 1,
-                    (Err(why), _) => _ = refused.insert(address, why),
-                }
-            }
-            most = most.max(v4).max(v6);
-        }
+        let network = &cluster.network;
         let bound = self.set.quota.endpoints_per_export;
+        let mut refused = BTreeMap::new();
+        let mut most = 0;
+        for port in &facts.ports {
+            let name = (&*port.name, port.protocol);
+            let copies = catalog.exported_addresses(key, &facts.families, name);
+            let mut count = count_admitted(network, copies, &mut refused);
+            if count > bound {
+                // Copies count once.
+                let merged = catalog.exported_endpoints(key, &facts.families, name);
+                let addresses = merged.into_iter().map(|(address, _)| address.ip());
+                count = count_admitted(network, addresses, &mut refused);
+            }
+            most = most.max(count);
+        }
+        if facts.ports.is_empty() {
+            let hosts = catalog.exported_hosts(key, &facts.families);
+            let hosts = hosts.into_iter().map(|(ip, _)| ip);
+            most = count_admitted(network, hosts, &mut refused);
+        }
         let excess = (most > bound).then(|| {
             let message = format!("{most} of one family: imports use the first {bound}");
             FieldProblem::new(ENDPOINTS, Reason::TooMany, message)
@@ -229,6 +230,23 @@ impl Federation {
         let of_endpoints = outside(&refused).into_iter().chain(excess);
         of_endpoints.chain(of_gateways).collect()
     }
+}
+
+/// The number of admitted addresses of the family that has more of them. Notes the others.
+fn count_admitted(
+    network: &Network,
+    addresses: impl Iterator<Item = IpAddr>,
+    refused: &mut BTreeMap<IpAddr, NotAdmitted>,
+) -> u32 {
+    let [mut v4, mut v6] = [0; 2];
+    for address in addresses {
+        match (network.admits(address), Family::of(address)) {
+            (Ok(()), Family::V4) => v4 += 1,
+            (Ok(()), Family::V6) => v6 += 1,
+            (Err(why), _) => _ = refused.insert(address, why),
+        }
+    }
+    v4.max(v6)
 }
 
 /// One problem for all addresses, so that their number is bounded.

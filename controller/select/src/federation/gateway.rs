@@ -22,7 +22,7 @@ use portolan_model::{Families, Family, Protocol, Scope};
 use portolan_policy::{Cluster, PortRange};
 
 use super::export::{ENDPOINTS, admitted};
-use super::{Federation, imported, is_imported, service_key};
+use super::{Federation, imported, is_imported, service_key, unchecked};
 use crate::project::{GatewayExport, project_gateway};
 use crate::{Projection, SelectConfig};
 
@@ -198,7 +198,7 @@ impl Federation {
         let services = imported(&self.plan).filter(|service| service.cluster == *cluster);
         let services: Vec<_> = services.collect();
         self.dirty.extend(services.iter().map(gateway_key));
-        self.unchecked.extend(services);
+        self.unchecked.extend(unchecked(services));
     }
 
     /// Finds all gateways anew. Returns whether any were others, which the new ones replace.
@@ -254,7 +254,7 @@ impl Federation {
                 .extend(users.into_iter().map(Arc::unwrap_or_clone));
             self.dirty.insert(gateway_key(&service));
             if is_imported(&self.plan, &service) {
-                self.unchecked.insert(service);
+                self.unchecked.insert(service, false);
             }
         }
         if !ports.is_empty() {

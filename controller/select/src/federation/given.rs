@@ -14,7 +14,7 @@ use portolan_catalog::{
     Catalog, EndpointRef, FieldProblem, Kind, ObjectKey, ObjectRef, Reason, Service,
 };
 use portolan_federate::gateway::PortName;
-use portolan_federate::imports::{ExportStatus, ImportHere, ImportName, Ready, Valid};
+use portolan_federate::imports::{ByName, ExportStatus, ImportHere, ImportName, Ready, Valid};
 use portolan_federate::merge::{Import, ImportKind, ImportPort};
 use portolan_federate::plans::{
     ClusterPlan, ExportName, GatewayPlan, ImportPlan, PlanChanges, PlanPort, PortPlan, ServicePlan,
@@ -119,7 +119,7 @@ impl Given {
     }
 
     /// The exports at gateways, and their ports there.
-    fn at_gateways(&self) -> (BTreeMap<ImportName, ExportStatus>, GatewayPorts) {
+    fn at_gateways(&self) -> (ByName<ExportStatus>, GatewayPorts) {
         let plans = self.gateways.iter();
         let exports = plans.map(|(name, plan)| {
             let status = ExportStatus {
@@ -241,7 +241,7 @@ impl Federation {
         for (name, plan) in changes.gateways {
             let service = service_key(&given.cluster, &name);
             self.dirty.insert(gateway_key(&service));
-            self.unchecked.insert(service);
+            self.unchecked.insert(service, false);
             replace(&mut given.gateways, name, plan);
         }
         let has_policy = !changes.clusters.is_empty() || !changes.groups.is_empty();
@@ -269,7 +269,11 @@ impl Federation {
         let key = import_key(&given.cluster, &name);
         let imports = self.plan.imports.entry(Arc::clone(&given.cluster));
         let (here, settings) = plan.map(split).unzip();
-        replace(imports.or_default(), name.clone(), here);
+        let imports = imports.or_default();
+        match here {
+            Some(here) => _ = imports.insert(name.clone(), here),
+            None => _ = imports.remove(&name),
+        }
         replace(&mut given.settings, name, settings);
         self.dirty.insert(key);
     }

@@ -39,7 +39,8 @@ impl Federation {
 
     /// Has the facts about nodes computed again whose groups may be others now.
     pub(super) fn renew_groups(&mut self, catalog: &Catalog, dirty: &mut DirtySet) {
-        let mut clusters: BTreeSet<Arc<str>> = &self.grouped & &dirty.hosts;
+        let grouped = self.grouped.intersection(&dirty.hosts);
+        let mut clusters: BTreeSet<Arc<str>> = grouped.cloned().collect();
         if std::mem::take(&mut self.groups_stale) {
             self.note_clusters();
             clusters.extend(std::mem::take(&mut self.grouped));

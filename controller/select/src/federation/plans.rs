@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use portolan_catalog::{Catalog, Endpoints, ObjectKey};
 use portolan_federate::gateway::{Path, path};
-use portolan_federate::imports::{ImportHere, ImportName};
+use portolan_federate::imports::{ByName, ImportHere, ImportName};
 use portolan_federate::plans::{
     ClusterPlan, ExportName, GatewayPlan, ImportPlan, PlanChanges, PlanEndpoint, PlanPort,
     PortPlan, ServicePlan, SetPlan, StatePlan,
@@ -149,7 +149,7 @@ impl Federation {
         };
         let imports = self.dirty.iter().filter(|key| is_import(key));
         replanned.imports.extend(imports.cloned());
-        replanned.services.extend(self.unchecked.iter().cloned());
+        replanned.services.extend(self.unchecked.keys().cloned());
         let mut at_gateways = self.dirty.iter();
         replanned.clusters |= at_gateways.any(|key| super::exported_service(key).is_some());
         for cluster in clusters_of_nodes {
@@ -172,7 +172,7 @@ impl Federation {
         let is_first = !std::mem::replace(&mut book.is_begun, true);
         let imports: BTreeSet<ImportName> = if is_first {
             let all = self.plan.imports.get(&importing);
-            all.into_iter().flat_map(BTreeMap::keys).cloned().collect()
+            all.into_iter().flat_map(ByName::keys).cloned().collect()
         } else {
             let ours = replanned.imports.iter();
             let ours = ours.filter(|key| key.cluster == importing);

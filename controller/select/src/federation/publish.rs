@@ -118,14 +118,21 @@ impl Federation {
             Some(_) => catalog.zones(cluster),
             None => BTreeSet::new(),
         };
+        let claimed = catalog.import(&service.key);
         let import = Imported {
             service,
+            is_claimed: claimed.is_some_and(|claimed| std::ptr::eq(claimed, service)),
             here,
             importing: &importing.id,
             zones,
         };
-        let mut projected = Projected::default();
-        for port in 0..here.import.ports.len() {
+        let ports = here.import.ports.len();
+        let mut projected = Projected {
+            ports: Vec::with_capacity(ports),
+            exporters: Vec::with_capacity(ports),
+            used: Vec::new(),
+        };
+        for port in 0..ports {
             let exporters = self.exporters(catalog, &import, port, (extent, seen));
             let of_port = project_import(catalog, config, &import, port, &exporters);
             projected.ports.push(of_port);
@@ -238,7 +245,7 @@ pub(crate) enum Extent {
 #[derive(Debug, Default)]
 pub(crate) struct Projected<'c> {
     /// Each port with its shares by family.
-    pub(crate) ports: Vec<(Projection, BTreeMap<Family, OfFamily>)>,
+    pub(crate) ports: Vec<(Projection, Vec<(Family, OfFamily)>)>,
     /// Of each port the exporters whose endpoints were looked at. Those of another one change nothing here.
     exporters: Vec<Rc<Exporters<'c>>>,
     /// Exported Services that count beside these.

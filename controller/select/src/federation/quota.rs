@@ -3,11 +3,11 @@
 //! The ready endpoints of exports, which the quotas of their clusters count.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, EndpointRef, ObjectKey, QuickMap};
 use portolan_model::Family;
+use portolan_policy::Network;
 
 use super::Federation;
 use super::gateway::facts;
@@ -94,18 +94,30 @@ impl Federation {
         let (Some(cluster), Some(facts)) = (cluster, facts(catalog, key)) else {
             return 0;
         };
-        let is_counted = |(address, endpoint): &(IpAddr, EndpointRef<'_>)| {
-            endpoint.ready && cluster.network.admits(*address).is_ok()
-        };
-        let hosts = catalog.exported_hosts(key, &facts.families);
-        let [mut v4, mut v6] = [0_u32; 2];
-        for (address, _) in hosts.into_iter().filter(is_counted) {
-            match Family::of(address) {
-                Family::V4 => v4 += 1,
-                Family::V6 => v6 += 1,
-            }
-        }
         let most = self.set.quota.endpoints_per_export;
-        v4.min(most) + v6.min(most)
+        let copies = || catalog.exported_copies(key, &facts.families);
+        // Mostly each is there once, in order.
+        if copies().is_sorted_by(|one, next| one.address < next.address) {
+            return count_ready(&cluster.network, most, copies());
+        }
+        let hosts = catalog.exported_hosts(key, &facts.families).into_iter();
+        count_ready(&cluster.network, most, hosts.map(|(_, endpoint)| endpoint))
     }
+}
+
+/// The number of ready endpoints in the networks of a cluster, of each family at most so many.
+fn count_ready<'c>(
+    network: &Network,
+    most: u32,
+    endpoints: impl Iterator<Item = EndpointRef<'c>>,
+) -> u32 {
+    let counted = endpoints.filter(|one| one.ready && network.admits(one.address).is_ok());
+    let [mut v4, mut v6] = [0_u32; 2];
+    for endpoint in counted {
+        match Family::of(endpoint.address) {
+            Family::V4 => v4 += 1,
+            Family::V6 => v6 += 1,
+        }
+    }
+    v4.min(most) + v6.min(most)
 }

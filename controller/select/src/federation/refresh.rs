@@ -8,7 +8,12 @@ use std::sync::Arc;
 use portolan_catalog::{Catalog, DirtySet, ObjectKey};
 use portolan_federate::imports::{Federation as Plan, imports};
 
-use super::{Federation, exported_service, import_key, imported, is_import, is_imported, owned};
+use super::{
+    Federation, exported_service, import_key, imported, is_import, is_imported, owned, unchecked,
+};
+
+/// As many keys are put into a set one by one; for more it is made anew.
+const FEW: usize = 8;
 
 impl Federation {
     /// Computes the plan anew if anything that it depends on has changed; if that is some exports, or endpoints of
@@ -28,8 +33,13 @@ impl Federation {
         if std::mem::take(&mut self.ready_stale) {
             self.count_all(catalog);
         }
-        let counted = self.recount(catalog, exports.union(services));
-        let exports = &(exports | &counted);
+        let mut counted = self.recount(catalog, exports.union(services));
+        let exports = if counted.is_empty() {
+            exports
+        } else {
+            counted.extend(exports.iter().cloned());
+            &counted
+        };
         self.groups_stale |= is_news;
         if std::mem::take(&mut self.is_stale) || is_news {
             self.plan_anew(catalog);
@@ -70,7 +80,7 @@ impl Federation {
             users.retain(|service| is_imported(plan, service));
         }
         self.check_statuses();
-        self.unchecked.extend(imported(&self.plan));
+        self.unchecked.extend(unchecked(imported(&self.plan)));
         true
     }
 
@@ -98,8 +108,8 @@ impl Federation {
         self.endpoints_changed |= !self.unchecked.is_empty();
         let nodes = dirty.nodes.iter().map(|node| Arc::clone(&node.cluster));
         self.note_plans(&nodes.collect());
-        for service in std::mem::take(&mut self.unchecked) {
-            self.check_endpoints(catalog, &service);
+        for (service, is_used) in std::mem::take(&mut self.unchecked) {
+            self.check_endpoints(catalog, &service, is_used);
         }
         self.objects_changed |= self.problems_changed;
         if let Some(renamed) = &mut self.renamed {
@@ -111,7 +121,12 @@ impl Federation {
             self.claimed.insert(import.clone());
             dirty.services.insert(import);
         }
-        dirty.services.append(&mut self.redirected);
+        let mut redirected = std::mem::take(&mut self.redirected);
+        if redirected.len() <= FEW {
+            dirty.services.extend(redirected);
+        } else {
+            dirty.services.append(&mut redirected);
+        }
     }
 
     /// Finds the imports that depend on objects which changed.
@@ -123,9 +138,11 @@ impl Federation {
         let weighed = catalog.weighed_by(dirty);
         for service in dirty.services.union(&weighed) {
             let users = self.users.take(service);
+            // One that follows a centre has no plan of exports, but of those at gateways.
+            let is_used = !users.is_empty() && self.given.is_none();
             self.redirected.extend(users.into_iter().map(owned));
-            if is_imported(&self.plan, service) {
-                self.unchecked.insert(service.clone());
+            if is_used || is_imported(&self.plan, service) {
+                self.unchecked.insert(service.clone(), true);
                 self.dirty.extend(self.at_gateways(service));
             }
         }

@@ -12,6 +12,7 @@ use super::export::{object, of_status};
 use super::world::Only;
 use super::{
     Federation, ImportHere, ImportName, Kept, import_key, is_imported, needs_address, service_key,
+    unchecked,
 };
 
 /// Which clusters have sent their objects.
@@ -66,7 +67,7 @@ impl Federation {
             self.check_status(key);
             self.dirty.extend(self.at_gateways(key));
         }
-        self.unchecked.extend(touched);
+        self.unchecked.extend(unchecked(touched));
     }
 
     /// Notes what the plan says about an export. Its endpoints are checked later.

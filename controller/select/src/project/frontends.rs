@@ -11,19 +11,30 @@ use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, Lists};
 
 use crate::{SelectConfig, SourceRanges};
 
+/// A Service with what is known of its claims.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claiming<'s> {
+    pub(super) service: &'s Service,
+    /// Whether the catalog has the claims of the Service as it is here. Then only contested ones are looked up.
+    pub(super) is_noted: bool,
+}
+
 /// The ways in that the Service port holds; one that another holds becomes a problem.
 pub(super) fn frontends(
     catalog: &Catalog,
     config: SelectConfig,
-    service: &Service,
+    Claiming { service, is_noted }: Claiming<'_>,
     port_index: usize,
     problems: &mut Vec<FieldProblem>,
 ) -> Vec<Frontend> {
+    let port = &service.ports[port_index];
     let mut frontends = Vec::new();
-    for (_, kind, claim) in service.claims().filter(|(index, ..)| *index == port_index) {
-        let us = Claimant::new(service, port_index, kind);
-        if let Some(holder) = catalog.holder(&claim).filter(|holder| *holder != us) {
-            problems.push(conflict(&us, &holder, &claim));
+    for (kind, claim) in service.claims_of(port) {
+        let us = || Claimant::new(service, port_index, kind);
+        let is_ours = is_noted && !catalog.is_contested(&claim);
+        let holder = || catalog.holder(&claim).filter(|holder| *holder != us());
+        if let Some(holder) = (!is_ours).then(holder).flatten() {
+            problems.push(conflict(&us(), &holder, &claim));
             continue;
         }
         match claim.address {
@@ -39,7 +50,7 @@ pub(super) fn frontends(
                 let mut frontend = open(config, service, kind, address, claim.port);
                 if let Some(node) = catalog.node_with_address(&service.key.cluster, ip) {
                     frontend.bind = false;
-                    problems.push(node_address(&us, ip, node));
+                    problems.push(node_address(&us(), ip, node));
                 }
                 frontends.push(frontend);
             }

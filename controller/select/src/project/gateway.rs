@@ -9,6 +9,7 @@ use portolan_catalog::{Catalog, EndpointRef, Endpoints, ObjectKey, Reason, Servi
 use portolan_model::{Destination, Families, Family, FrontendKind, Record};
 
 use super::candidates::Candidate;
+use super::frontends::Claiming;
 use super::shared::Shared;
 use super::{Projection, frontends, record_key, scheduling, settings};
 use crate::SelectConfig;
@@ -38,7 +39,11 @@ pub(crate) fn project_gateway(
 ) -> Projection {
     let service = export.service;
     let mut problems = Vec::new();
-    let mut frontends = frontends::frontends(catalog, config, service, port_index, &mut problems);
+    let claiming = Claiming {
+        service,
+        is_noted: false,
+    };
+    let mut frontends = frontends::frontends(catalog, config, claiming, port_index, &mut problems);
     // That they are addresses of Nodes is meant.
     problems.retain(|problem| problem.reason != Reason::NodeAddress);
     for frontend in &mut frontends {

@@ -8,6 +8,7 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use portolan_federate::shares::{self, Shares, Tier};
 use portolan_model::{Destination, Families, Family, Frontend, FrontendKind, Record, import_group};
 
 use super::candidates::Candidate;
+use super::frontends::Claiming;
 use super::nodes::Nodes;
 use super::shared::Shared;
 use super::{Projection, frontends, record_key, scheduling, settings};
@@ -26,11 +28,16 @@ use crate::{ClusterState, SelectConfig};
 /// `trafficDistribution` that prefers the node.
 const SAME_NODE: &str = "PreferSameNode";
 
+/// Bytes that most names of records have room in.
+const NAME: usize = 100;
+
 /// An import in one cluster, with what it is made of.
 #[derive(Debug)]
 pub(crate) struct Imported<'a> {
     /// The Service that the import is for clients: its virtual addresses as cluster IPs.
     pub(crate) service: &'a Service,
+    /// Whether the catalog has its claims.
+    pub(crate) is_claimed: bool,
     /// What the plan says.
     pub(crate) here: &'a ImportHere,
     /// The id of the importing cluster.
@@ -144,22 +151,28 @@ pub(crate) fn project_import(
     import: &Imported<'_>,
     port_index: usize,
     exporters: &Exporters<'_>,
-) -> (Projection, BTreeMap<Family, OfFamily>) {
+) -> (Projection, Vec<(Family, OfFamily)>) {
     let service = import.service;
     let mut problems = Vec::new();
-    let mut frontends = frontends::frontends(catalog, config, service, port_index, &mut problems);
+    let claiming = Claiming {
+        service,
+        is_noted: import.is_claimed,
+    };
+    let mut frontends = frontends::frontends(catalog, config, claiming, port_index, &mut problems);
     if frontends.is_empty() {
         let none = Projection {
             problems,
             ..Projection::default()
         };
-        return (none, BTreeMap::new());
+        return (none, Vec::new());
     }
     let key = record_key(service, port_index);
-    let name = key.to_string();
+    let mut name = String::with_capacity(NAME);
+    // Writing to a string cannot fail.
+    let _ = write!(name, "{key}");
     let is_local = service.internal_policy == TrafficPolicy::Local;
     let mut nodes = Nodes::new(&service.key.cluster);
-    let mut families = BTreeMap::new();
+    let mut families = Vec::with_capacity(Family::ALL.len());
     let mut available = Families::NONE;
     let mut chosen = Vec::new();
     for family in Family::ALL {
@@ -167,9 +180,14 @@ pub(crate) fn project_import(
             continue;
         }
         let found = of_family(import, name.as_bytes(), family, exporters);
-        let own = own(import, &exporters.all, family);
-        nodes.add_own(&own);
+        let own = || exporters.all.iter().filter(|one| is_own(import, one));
+        for exporter in own() {
+            nodes.add_own(of(exporter, family), |(address, one)| {
+                (*address, one.endpoint.node)
+            });
+        }
         if is_local {
+            let own: Vec<_> = own().flat_map(|one| candidates(one, family)).collect();
             nodes.add_local(family, &own);
             if found.clusters.values().any(is_serving) {
                 available.insert(family);
@@ -184,7 +202,7 @@ pub(crate) fn project_import(
             }
             chosen.push(of_family);
         }
-        families.insert(family, found);
+        families.push((family, found));
     }
     let mut shared = Hinted::default();
     shared.add(&chosen, &mut nodes);
@@ -195,9 +213,8 @@ pub(crate) fn project_import(
         .flat_map(|l| l.cluster.iter().chain(&l.local));
     let weights = destinations.iter().chain(in_lists).map(|d| d.weight);
     let mut scheduling = scheduling(service, weights);
-    let named = families
-        .values()
-        .find_map(|of| of.shares.scheduler.as_deref());
+    let mut of_families = families.iter();
+    let named = of_families.find_map(|(_, of): &(_, OfFamily)| of.shares.scheduler.as_deref());
     if let Some(named) = named.filter(|_| !is_local) {
         scheduling.scheduler = Some(named.into());
     }
@@ -286,7 +303,10 @@ impl Found {
             let state = state(exporter);
             let serves = state.step > 0 && !state.lost;
             let serves = serves && exporter.is_reached(family);
-            serves && of(exporter, family).any(|(_, one)| one.endpoint.ready)
+            serves
+                && of(exporter, family)
+                    .iter()
+                    .any(|(_, one)| one.endpoint.ready)
         });
         let clusters = all().map(|exporter| {
             let cluster = cluster(exporter, family, state(exporter), ready);
@@ -306,7 +326,7 @@ fn cluster(
     state: ClusterState,
     ready: bool,
 ) -> shares::Cluster {
-    let all = || of(exporter, family);
+    let all = || of(exporter, family).iter();
     let is_usable = |one: &Exported<'_>| match ready {
         true => one.endpoint.ready,
         false => still_serving(&one.endpoint),
@@ -348,18 +368,14 @@ fn cluster(
     cluster
 }
 
-fn of<'e, 'a>(
-    exporter: &'e Exporter<'a>,
-    family: Family,
-) -> impl Iterator<Item = &'e (SocketAddr, Exported<'a>)> {
+fn of<'e, 'a>(exporter: &'e Exporter<'a>, family: Family) -> &'e [(SocketAddr, Exported<'a>)] {
     // All of IPv4 sort before all of IPv6.
     let all = &exporter.endpoints;
     let (v4, v6) = all.split_at(all.partition_point(|(address, _)| address.is_ipv4()));
-    let of_family = match family {
+    match family {
         Family::V4 => v4,
         Family::V6 => v6,
-    };
-    of_family.iter()
+    }
 }
 
 fn count(number: usize) -> u32 {
@@ -370,23 +386,15 @@ fn is_own(import: &Imported<'_>, exporter: &Exporter<'_>) -> bool {
     exporter.service.cluster == import.service.key.cluster
 }
 
-/// The importing cluster's own endpoints of a family.
-fn own<'a>(
-    import: &Imported<'_>,
-    exporters: &[Exporter<'a>],
-    family: Family,
-) -> Vec<Candidate<'a>> {
-    let own = exporters.iter().filter(|exporter| is_own(import, exporter));
-    let own = own.flat_map(|exporter| {
-        of(exporter, family).map(|(address, one)| Candidate {
-            destination: Destination {
-                address: *address,
-                weight: one.weight,
-            },
-            endpoint: one.endpoint,
-        })
-    });
-    own.collect()
+/// The endpoints of a family with their own weights.
+fn candidates<'a>(exporter: &Exporter<'a>, family: Family) -> impl Iterator<Item = Candidate<'a>> {
+    of(exporter, family).iter().map(|(address, one)| Candidate {
+        destination: Destination {
+            address: *address,
+            weight: one.weight,
+        },
+        endpoint: one.endpoint,
+    })
 }
 
 /// A destination that the shares chose.
@@ -457,6 +465,12 @@ impl<'a> Hinted<'a> {
     /// Adds the destinations of each family, IPv4 first.
     fn add(&mut self, chosen: &'a [Vec<Chosen>], nodes: &mut Nodes<'_>) {
         for of_family in chosen {
+            let is_hinted = |one: &Chosen| one.zones.is_some() || one.nodes.is_some();
+            if !of_family.iter().any(is_hinted) {
+                let destinations = of_family.iter().map(|one| one.destination);
+                self.0.add_ready(destinations);
+                continue;
+            }
             let candidates = of_family.iter().map(Chosen::hinted);
             let candidates: Vec<_> = candidates.collect();
             self.0.add(&candidates);

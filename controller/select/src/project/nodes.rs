@@ -3,6 +3,7 @@
 //! The overlays of single nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_model::{Family, NodeKey, NodeOverlay};
@@ -43,15 +44,18 @@ impl<'a> Nodes<'a> {
         self.lists.entry(key).or_default()
     }
 
-    /// Notes where each endpoint is.
-    pub(super) fn add_own(&mut self, candidates: &[Candidate<'_>]) {
+    /// Notes where each endpoint is: its address, and its node, if that is known.
+    pub(super) fn add_own<E>(
+        &mut self,
+        endpoints: &[E],
+        place: impl Fn(&E) -> (SocketAddr, Option<&Arc<str>>),
+    ) {
         // Neighbours are often on one node.
-        let of_nodes = candidates.chunk_by(|one, next| one.endpoint.node == next.endpoint.node);
-        for of_node in of_nodes {
-            if let Some(node) = of_node[0].endpoint.node {
+        for of_node in endpoints.chunk_by(|one, next| place(one).1 == place(next).1) {
+            if let (_, Some(node)) = place(&of_node[0]) {
                 let own = &mut self.of(node).own;
                 own.reserve_exact(of_node.len());
-                own.extend(of_node.iter().map(Candidate::address));
+                own.extend(of_node.iter().map(|one| place(one).0));
             }
         }
     }

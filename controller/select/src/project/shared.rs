@@ -44,6 +44,13 @@ impl<'a> Shared<'a> {
         }
     }
 
+    /// Adds the endpoints of one family, all of them ready and none with a hint.
+    pub(super) fn add_ready(&mut self, destinations: impl ExactSizeIterator<Item = Destination>) {
+        self.destinations.reserve_exact(destinations.len());
+        self.hints.reserve_exact(destinations.len());
+        destinations.for_each(|destination| self.push(destination, None));
+    }
+
     fn push(&mut self, destination: Destination, zones: Option<&'a [Arc<str>]>) {
         // The empty zone is no zone: a node without a zone uses the whole list.
         for zone in zones.into_iter().flatten().filter(|zone| !zone.is_empty()) {
