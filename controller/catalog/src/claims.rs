@@ -103,7 +103,7 @@ struct ClaimEntry {
 pub(crate) struct Claims {
     /// Ordered by address, port and protocol.
     all: BTreeSet<ClaimEntry>,
-    /// What is claimed more than once: little, mostly nothing.
+    /// Addresses and ports with more than one claim; mostly none.
     contested: QuickSet<Claimed>,
 }
 

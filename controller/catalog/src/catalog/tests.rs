@@ -336,7 +336,7 @@ fn deleted_objects_leave_nothing() {
 }
 
 #[test]
-fn what_is_claimed_twice_is_contested_until_one_claim_goes() {
+fn second_claims_make_contests_until_they_go() {
     let claim = |address| Claim {
         cluster: "".into(),
         address: Some(ip(address)),

@@ -30,7 +30,7 @@ pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Ve
     sharers
 }
 
-/// What steps 6 to 8 give.
+/// Result of steps 6 to 8.
 #[derive(Debug)]
 pub(super) struct Weighed {
     pub(super) totals: Vec<u128>,
