@@ -136,11 +136,19 @@ async fn slowest_agent(one: [u8; 4], whole_hello: bool) -> Duration {
     let mut slowest = Duration::ZERO;
     for _ in 0..AGENTS {
         let start = Instant::now();
+        // A connection that is closed is tried again, as agents do.
         let connected = timeout(GIVEN_UP, async {
-            let agent = Client::connect(server.agents, certificate("b"), "b").await;
-            agent?.table().await
+            loop {
+                let agent = Client::connect(server.agents, certificate("b"), "b").await;
+                if let Ok(mut agent) = agent
+                    && agent.table().await.is_ok()
+                {
+                    break;
+                }
+                tokio::time::sleep(TICK).await;
+            }
         });
-        let is_served = matches!(connected.await, Ok(Ok(_)));
+        let is_served = connected.await.is_ok();
         slowest = slowest.max(if is_served { start.elapsed() } else { GIVEN_UP });
         if !is_served {
             break;
