@@ -197,11 +197,7 @@ impl Stage {
     fn agent_of(&self, port: u16, more: &[String]) -> Running {
         let mut command = Command::new(program("portolan-agent").unwrap());
         command
-            .args([
-                "--dataplane=userspace",
-                "--plaintext",
-                "--debug-listen=",
-            ])
+            .args(["--dataplane=userspace", "--plaintext", "--debug-listen="])
             .args(["--admin-listen=127.0.0.1:0", "--healthz-listen=127.0.0.1:0"])
             .arg(format!("--node-name={NODE}"))
             .arg(format!("--controller={HOST}:{port}"))
