@@ -10,7 +10,6 @@ use portolan_e2e::objects::{merge, ports, service, slice_of};
 use portolan_e2e::rig::Family;
 use serde_json::{Value, json};
 
-/// Fewer objects than the deletion guard's minimum: each turn may delete all that it touches.
 const SERVICES: u8 = 40;
 const NODES: u8 = 10;
 /// The highest number of Services that one turn changes.

@@ -19,6 +19,8 @@ use tempfile::TempDir;
 
 use crate::churn::Churn;
 
+/// While a program is away, most objects may change: the guard would hold their deletions back.
+const GUARD: &str = "--deletion-guard-objects=1000";
 /// Long enough for anything on an emulated guest of a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 /// The pause between two reads of whole tables.
@@ -232,7 +234,8 @@ fn replica(number: usize, rig: &Rig, directory: &Path) -> Process {
     let mut command = programs::controller(&source, REPLICA_PORTS[number]).unwrap();
     command
         .arg("--tls-dir")
-        .arg(directory.join("certs/controller"));
+        .arg(directory.join("certs/controller"))
+        .arg(GUARD);
     let namespace = control(rig).namespace();
     Process::spawn(
         namespace,
@@ -254,7 +257,8 @@ fn relay(rig: &Rig, directory: &Path) -> Process {
         .arg("--tls-dir")
         .arg(&certificate)
         .arg("--upstream-tls-dir")
-        .arg(&certificate);
+        .arg(&certificate)
+        .arg(GUARD);
     for port in &REPLICA_PORTS[..2] {
         command.arg(format!("--upstream={}", address(rig, *port)));
     }
@@ -273,7 +277,7 @@ fn agent(number: usize, rig: &Rig, directory: &Path) -> Process {
     command
         .arg("--tls-dir")
         .arg(certificate)
-        .arg("--drain-timeout=5");
+        .args(["--drain-timeout=5", GUARD]);
     let namespace = rig.node(number).namespace();
     Process::spawn(namespace, &name, &mut command, directory).unwrap()
 }
