@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use portolan_auth::{
-    Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier, unverified_issuer,
+    Authentication, KeySet, KeyWanted, TokenConfig, TokenRole, TokenVerifier, unverified_issuer,
 };
 use portolan_listener::Limits;
 use portolan_runtime::{CredentialCollector, Rate, Readiness, Vital, raise_descriptor_limit};
@@ -339,6 +339,7 @@ async fn verifier(
                 audience: flags.token_audience.clone(),
                 cluster: args.cluster.clone(),
                 service_accounts: flags.accounts()?,
+                role: TokenRole::Node,
             };
             let mut verifier = TokenVerifier::new(config, keys, wanted);
             if let Some(reviewer) = reviews::open(args, &flags.token_audience, registry).await? {
