@@ -275,6 +275,10 @@ impl Args {
         if managed.is_on() {
             managed.names(self.publish.publish_service.as_ref())?;
         }
+        ensure!(
+            !self.identity.edge_tokens || self.source == Source::Clusters,
+            "--edge-tokens needs --source clusters"
+        );
         for (flag, is_set) in [
             ("--tls-self-managed", managed.is_on()),
             ("--publish", self.publish.publish.is_some()),

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use portolan_auth::{
-    Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier, unverified_issuer,
+    Authentication, Issuers, KeySet, KeyWanted, TokenConfig, TokenRole, TokenVerifier,
+    unverified_issuer,
 };
 use portolan_listener::Limits;
 use portolan_runtime::{CredentialCollector, Rate, Readiness, Vital, raise_descriptor_limit};
@@ -74,6 +75,12 @@ pub(crate) struct IdentityArgs {
     )]
     token_service_account: Vec<String>,
 
+    /// Accept ServiceAccount tokens of edge controllers, with --source clusters: those that
+    /// spec.access.edge.tokens of a Cluster object describes. Clients without a certificate then pass the
+    /// TLS handshake.
+    #[arg(long, env = "PORTOLAN_EDGE_TOKENS")]
+    pub(crate) edge_tokens: bool,
+
     /// Limit of connections, authenticated or not; lower if the system allows fewer file descriptors,
     /// some of which are reserved for other uses. Connections without an authenticated agent are
     /// limited to half of it plus --max-handshakes.
@@ -110,6 +117,8 @@ const OWN_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 pub(crate) struct Identity {
     pub(crate) tls: Option<watch::Receiver<Arc<TlsConfig>>>,
     pub(crate) authentication: Authentication,
+    /// Where the issuers of edge controllers' tokens go, if those are accepted.
+    pub(crate) edge_issuers: Option<watch::Sender<Arc<Issuers>>>,
     pub(crate) limits: Limits,
     pub(crate) metrics: CredentialCollector,
 }
@@ -120,8 +129,8 @@ impl IdentityArgs {
         let has_tls = self.pair().is_some() || self_managed;
         if plaintext {
             ensure!(
-                !has_tls && self.token_issuer.is_none() && self.tls_client_ca.is_none(),
-                "--plaintext excludes --tls-... and --token-..."
+                !has_tls && !self.takes_tokens() && self.tls_client_ca.is_none(),
+                "--plaintext excludes --tls-..., --token-... and --edge-tokens"
             );
             return Ok(());
         }
@@ -131,8 +140,12 @@ impl IdentityArgs {
              --token-issuer, or --tls-self-managed; on a trusted network, --plaintext"
         );
         ensure!(
-            self.tls_client_ca.is_some() || self.tls_dir.is_some() || self.token_issuer.is_some(),
+            self.tls_client_ca.is_some() || self.tls_dir.is_some() || self.takes_tokens(),
             "agents cannot be authenticated: set --tls-client-ca or --token-issuer"
+        );
+        ensure!(
+            self.token_issuer.is_none() || !self.edge_tokens,
+            "--edge-tokens excludes --token-issuer, the issuer of a single cluster: each Cluster object has its own"
         );
         ensure!(
             self.token_issuer.is_none() || !self.accounts()?.is_empty(),
@@ -154,6 +167,11 @@ impl IdentityArgs {
         ]
     }
 
+    /// Whether clients may show tokens.
+    fn takes_tokens(&self) -> bool {
+        self.token_issuer.is_some() || self.edge_tokens
+    }
+
     /// The certificate, the key and the authorities of clients.
     fn server_files(&self) -> Option<ServerFiles> {
         let (cert, key) = self.pair()?;
@@ -161,7 +179,7 @@ impl IdentityArgs {
             cert,
             key,
             client_ca: self.client_ca(),
-            anonymous: self.token_issuer.is_some(),
+            anonymous: self.takes_tokens(),
         })
     }
 
@@ -181,7 +199,7 @@ impl IdentityArgs {
 
     /// Authorities of agents' certificates. With tokens, the directory may lack them.
     pub(crate) fn client_ca(&self) -> Option<PathBuf> {
-        let needed = |ca: &PathBuf| self.token_issuer.is_none() || Path::exists(ca);
+        let needed = |ca: &PathBuf| !self.takes_tokens() || Path::exists(ca);
         let of_dir = || self.in_dir("ca.crt").filter(needed);
         self.tls_client_ca.clone().or_else(of_dir)
     }
@@ -250,6 +268,7 @@ pub(crate) async fn open(
     let mut identity = Identity {
         tls: None,
         authentication: Authentication::Nothing,
+        edge_issuers: None,
         limits: flags.limits(raise_descriptor_limit()),
         metrics: CredentialCollector(Vec::new()),
     };
@@ -293,7 +312,7 @@ async fn manage(
         ca_days: managed.tls_ca_days,
         cert_days: managed.tls_cert_days,
         client_ca: flags.client_ca(),
-        anonymous: flags.token_issuer.is_some(),
+        anonymous: flags.takes_tokens(),
     };
     let client = own_client(args).await.context("--tls-self-managed")?;
     let keeper = Keeper::new(client, config, readiness.block("certificate"))?;
@@ -321,7 +340,7 @@ async fn own_client(args: &Args) -> Result<kube::Client, kubernetes::ClientError
     kubernetes::own_client(args.kubeconfig.as_deref(), args.context.as_deref()).await
 }
 
-/// The verifier of tokens, if agents may show one.
+/// The verifier of tokens, if clients may show one.
 async fn verifier(
     args: &Args,
     identity: &mut Identity,
@@ -329,6 +348,11 @@ async fn verifier(
     vital: &Vital,
 ) -> anyhow::Result<Option<Arc<TokenVerifier>>> {
     let flags = &args.identity;
+    if flags.edge_tokens {
+        let (sender, issuers) = watch::channel(Arc::default());
+        identity.edge_issuers = Some(sender);
+        return Ok(Some(Arc::new(TokenVerifier::of(issuers))));
+    }
     let verifier = match &flags.token_issuer {
         None => None,
         Some(issuer) => {
@@ -339,6 +363,7 @@ async fn verifier(
                 audience: flags.token_audience.clone(),
                 cluster: args.cluster.clone(),
                 service_accounts: flags.accounts()?,
+                role: TokenRole::Node,
             };
             let mut verifier = TokenVerifier::new(config, keys, wanted);
             if let Some(reviewer) = reviews::open(args, &flags.token_audience, registry).await? {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use portolan_auth::Issuers;
 use portolan_runtime::{BlockReady, Liveness, Readiness, Vital};
 use portolan_serve::{Registry as Sessions, ServedClusters};
 use portolan_source::{ContactCollector, HeldDeletions, ProblemLog, kubernetes, watch_contact};
 use portolan_tablelog::{Publisher, TableReader};
 use prometheus_client::registry::Registry;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::args::{Args, Source};
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver};
@@ -44,6 +45,8 @@ pub(crate) struct Publishing {
     pub(crate) states: ClusterStates,
     /// The clusters that edge controllers send.
     pub(crate) edges: EdgeSeats,
+    /// Where the issuers of their tokens go, if those are accepted.
+    pub(crate) edge_issuers: Option<watch::Sender<Arc<Issuers>>>,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,

@@ -76,7 +76,10 @@ are in values.schema.json. */}}
 {{- fail "clusterName is empty: federation.upstreams needs the name of the Cluster object at the centre" -}}
 {{- end -}}
 {{- if not $v.federation.tlsSecret -}}
-{{- fail "federation.tlsSecret is empty: federation.upstreams needs a certificate for the centre" -}}
+{{- fail "federation.tlsSecret is empty: federation.upstreams needs a certificate for the centre, or its authority" -}}
+{{- end -}}
+{{- if and (eq $v.federation.auth "token") (eq $v.mode "controller") -}}
+{{- fail "federation.auth is token: in mode controller the token of the pod is of another cluster than the served one" -}}
 {{- end -}}
 {{- if not (eq (include "portolan.hasController" .) "true") -}}
 {{- fail "federation.upstreams is set without controllers: they send the objects of the cluster" -}}

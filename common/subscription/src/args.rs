@@ -114,7 +114,7 @@ macro_rules! identity_args {
 pub enum Token {
     /// There is no flag for one.
     Unsupported,
-    /// `--token-file` is not set.
+    /// The flag is not set.
     Absent,
     /// In this file.
     File(PathBuf),
@@ -151,8 +151,8 @@ pub enum IdentityError {
     #[error("--{0}plaintext excludes --{0}tls-...")]
     PlaintextAndTls(&'static str),
     /// A token would be readable on the network.
-    #[error("--token-file: tokens are not sent in plaintext")]
-    PlaintextToken,
+    #[error("--{0}token-file: tokens are not sent in plaintext")]
+    PlaintextToken(&'static str),
     /// Neither TLS nor plaintext was asked for.
     #[error(
         "no security configured: set --{0}tls-dir, or --{0}tls-ca with --{0}tls-cert and \
@@ -162,9 +162,12 @@ pub enum IdentityError {
     /// The controller cannot be verified.
     #[error("no authority configured: --{0}tls-cert needs --{0}tls-ca")]
     NoAuthority(&'static str),
+    /// There is no certificate for the controller.
+    #[error("no client identity: set --{0}tls-cert and --{0}tls-key")]
+    NoCertificate(&'static str),
     /// There is neither a certificate nor a token for the controller.
-    #[error("no client identity: set --{0}tls-cert and --{0}tls-key{1}")]
-    NoIdentity(&'static str, &'static str),
+    #[error("no client identity: set --{0}tls-cert and --{0}tls-key, or --{0}token-file")]
+    NoIdentity(&'static str),
     /// Not the name of a server.
     #[error("--{0}tls-server-name: {1}")]
     ServerName(&'static str, InvalidDnsNameError),
@@ -184,7 +187,7 @@ impl Identity {
         match (self.plaintext, has_tls) {
             (true, true) => return Err(IdentityError::PlaintextAndTls(prefix)),
             (true, false) if self.token_file().is_some() => {
-                return Err(IdentityError::PlaintextToken);
+                return Err(IdentityError::PlaintextToken(prefix));
             }
             (true, false) => return Ok(()),
             (false, true) => {}
@@ -194,11 +197,10 @@ impl Identity {
             return Err(IdentityError::NoAuthority(prefix));
         }
         if self.pair().is_none() && self.token_file().is_none() {
-            let or_token = match self.token {
-                Token::Unsupported => "",
-                Token::Absent | Token::File(_) => ", or --token-file",
-            };
-            return Err(IdentityError::NoIdentity(prefix, or_token));
+            return Err(match self.token {
+                Token::Unsupported => IdentityError::NoCertificate(prefix),
+                Token::Absent | Token::File(_) => IdentityError::NoIdentity(prefix),
+            });
         }
         self.server_name()?;
         Ok(())
@@ -402,6 +404,16 @@ mod tests {
         let error = cli.upstream.identity().validate().unwrap_err().to_string();
         assert!(error.contains("--upstream-tls-key"), "{error}");
         assert!(!error.contains("token"), "{error}");
+        let with = |cli: &Cli, token| Identity {
+            token,
+            ..cli.upstream.identity()
+        };
+        let error = with(&cli, Token::Absent).validate().unwrap_err();
+        assert!(error.to_string().contains("--upstream-token-file"));
+        let plaintext = parse(&["--upstream-plaintext"]).unwrap();
+        let error = with(&plaintext, Token::File("t".into())).validate();
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("--upstream-token-file: "), "{error}");
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl KeySet {
     pub(crate) fn get(&self, id: &str) -> Option<&(Algorithm, DecodingKey)> {
         self.keys.get(id)
     }
+
+    /// The IDs of the keys, in no order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(String::as_str)
+    }
 }
 
 fn usable(key: &Jwk) -> Option<(String, (Algorithm, DecodingKey))> {

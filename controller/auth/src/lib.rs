@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The identity of agents and relays: certificates, tokens and their reviews, and refusals.
+//! The identity of agents, relays and edge controllers: certificates, tokens and their reviews, and refusals.
 
 #![forbid(unsafe_code)]
 
 mod certified;
 mod identity;
 mod issuer;
+mod issuers;
 mod keys;
 mod refusals;
 mod reviews;
@@ -23,7 +24,8 @@ mod token;
 pub use certified::{Certified, CertifiedError};
 pub use identity::{Authentication, Identity, authenticate, revoked};
 pub use issuer::{IssuerError, unverified_issuer};
+pub use issuers::{Issuer, Issuers, SharedKey};
 pub use keys::{KeySet, KeySetError, KeyWanted};
 pub use refusals::{Refusal, RefusalReason, Refusals};
 pub use reviews::{Due, Reviewed, Reviews, Verdict};
-pub use token::{TokenConfig, TokenVerifier};
+pub use token::{TokenConfig, TokenRole, TokenVerifier};

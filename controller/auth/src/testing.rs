@@ -9,11 +9,11 @@ use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
-use crate::{KeySet, TokenConfig, TokenVerifier};
+use crate::{Issuer, KeySet, KeyWanted, TokenConfig, TokenRole, TokenVerifier};
 
-const ISSUER: &str = "https://kubernetes.default.svc";
+pub const ISSUER: &str = "https://kubernetes.default.svc";
 
 pub struct Signer {
     pub key: EncodingKey,
@@ -79,19 +79,56 @@ pub fn claims() -> Value {
     })
 }
 
-/// A verifier of a cluster's tokens that accepts the keys of these signers.
-pub fn verifier(cluster: &str, signers: &[&Signer]) -> TokenVerifier {
+/// Claims of a token of an edge controller, with the pod as the edge's name.
+pub fn edge_claims(issuer: &str, pod: &str) -> Value {
+    let mut claims = claims();
+    claims["iss"] = json!(issuer);
+    claims["kubernetes.io"] = json!({
+        "namespace": "portolan",
+        "pod": {"name": pod, "uid": "2"},
+        "serviceaccount": {"name": "edge", "uid": "3"},
+    });
+    claims
+}
+
+/// The text of a key set of these signers.
+pub fn key_set(signers: &[&Signer]) -> String {
     let keys = signers.iter().map(|signer| signer.public.clone());
     let set = JwkSet {
         keys: keys.collect(),
     };
-    let keys = KeySet::parse(&serde_json::to_vec(&set).unwrap()).unwrap();
-    let (_, keys) = watch::channel(Arc::new(keys));
-    let config = TokenConfig {
+    serde_json::to_string(&set).unwrap()
+}
+
+/// The keys of these signers.
+pub fn keys(signers: &[&Signer]) -> watch::Receiver<Arc<KeySet>> {
+    let keys = KeySet::parse(key_set(signers).as_bytes()).unwrap();
+    watch::channel(Arc::new(keys)).1
+}
+
+/// The tokens of a cluster's agents that are accepted.
+pub fn config(cluster: &str) -> TokenConfig {
+    TokenConfig {
         issuer: ISSUER.to_owned(),
         audience: "portolan-controller".to_owned(),
         cluster: cluster.to_owned(),
         service_accounts: vec![("kube-system".to_owned(), "portolan-agent".to_owned())],
+        role: TokenRole::Node,
+    }
+}
+
+/// The issuer of the tokens of a cluster's edge controllers.
+pub fn edge_issuer(cluster: &str, issuer: &str, signers: &[&Signer]) -> Issuer {
+    let config = TokenConfig {
+        issuer: issuer.to_owned(),
+        service_accounts: vec![("portolan".to_owned(), "edge".to_owned())],
+        role: TokenRole::Edge,
+        ..config(cluster)
     };
-    TokenVerifier::new(config, keys, Arc::new(Notify::new()))
+    Issuer::new(config, keys(signers), KeyWanted::default())
+}
+
+/// A verifier of a cluster's tokens that accepts the keys of these signers.
+pub fn verifier(cluster: &str, signers: &[&Signer]) -> TokenVerifier {
+    TokenVerifier::new(config(cluster), keys(signers), KeyWanted::default())
 }

@@ -10,11 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Validation, decode, decode_header};
-use portolan_tls::{NodeName, PeerName};
+use portolan_tls::{EdgeName, NodeName, PeerName};
 use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::certified::{Certified, LEEWAY};
+use crate::issuer::{IssuerError, unverified_issuer};
+use crate::issuers::{Issuer, Issuers};
 use crate::keys::{KeySet, KeyWanted};
 use crate::refusals::{Refusal, RefusalReason};
 use crate::reviews::{Reviewed, Reviews};
@@ -22,25 +24,35 @@ use crate::reviews::{Reviewed, Reviews};
 /// Limit of a quoted value of a token in an error message, in characters.
 const MAX_QUOTED: usize = 64;
 
-/// The tokens that are accepted.
+/// The tokens of an issuer that are accepted.
 #[derive(Debug, Clone)]
 pub struct TokenConfig {
     /// The claim `iss`: the API server's `--service-account-issuer`.
     pub issuer: String,
     /// The value that the claim `aud` must contain.
     pub audience: String,
-    /// The cluster of the tokens' nodes, which tokens do not name.
+    /// The cluster of the tokens' pods, which tokens do not name.
     pub cluster: String,
     /// The accepted ServiceAccounts, as namespace and name. Empty for all.
     pub service_accounts: Vec<(String, String)>,
+    /// The clients that show the tokens.
+    pub role: TokenRole,
+}
+
+/// The clients that show tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenRole {
+    /// Agents. A token proves the node that its pod runs on.
+    Node,
+    /// Edge controllers. A token proves the edge with the name of its pod: each token that is bound to a pod has it, two
+    /// replicas on a node differ in it, and it is the host's name in the pod.
+    Edge,
 }
 
 /// Verifies tokens.
 #[derive(Debug)]
 pub struct TokenVerifier {
-    config: TokenConfig,
-    keys: watch::Receiver<Arc<KeySet>>,
-    pub(crate) wanted: KeyWanted,
+    issuers: watch::Receiver<Arc<Issuers>>,
     reviews: Option<Arc<Reviews>>,
 }
 
@@ -53,12 +65,21 @@ pub(crate) enum TokenError {
     Invalid(String),
     #[error("it has expired")]
     Expired,
+    #[error("its issuer {0:?} is not one of those that are accepted")]
+    Issuer(String),
     #[error("the key that signed it ({0:?}) is not known here")]
     UnknownKey(String),
+    #[error(
+        "its issuer and its key ({0:?}) are those of several clusters: give each API server a \
+         --service-account-issuer of its own"
+    )]
+    SharedKey(String),
     #[error("it is for another audience, not {0:?}")]
     Audience(String),
     #[error("it names no node: it must be bound to a pod, by Kubernetes 1.32 or later")]
     NoNode,
+    #[error("it names no pod: it must be bound to one")]
+    NoPod,
     #[error("ServiceAccount {0:?} is not one of those that may be used")]
     ServiceAccount(String),
     #[error("the API server does not accept it any more")]
@@ -87,6 +108,7 @@ struct Kubernetes {
     #[serde(default)]
     namespace: String,
     node: Option<Reference>,
+    pod: Option<Reference>,
     serviceaccount: Option<Reference>,
 }
 
@@ -96,13 +118,18 @@ struct Reference {
 }
 
 impl TokenVerifier {
-    /// Creates a verifier that uses the newest keys, and notifies `wanted` of an unknown key.
+    /// Creates a verifier of one issuer's tokens that uses the newest keys, and notifies `wanted` of an unknown key.
     #[must_use]
     pub fn new(config: TokenConfig, keys: watch::Receiver<Arc<KeySet>>, wanted: KeyWanted) -> Self {
+        let issuers = Issuers::from_iter([Issuer::new(config, keys, wanted)]);
+        Self::of(watch::channel(Arc::new(issuers)).1)
+    }
+
+    /// Creates a verifier of the tokens of the newest issuers.
+    #[must_use]
+    pub fn of(issuers: watch::Receiver<Arc<Issuers>>) -> Self {
         Self {
-            config,
-            keys,
-            wanted,
+            issuers,
             reviews: None,
         }
     }
@@ -128,36 +155,37 @@ impl TokenVerifier {
         Ok((certified, Some(reviewed)))
     }
 
-    /// Verifies a token. Returns the node that it is bound to.
+    /// Verifies a token. Returns the node or the edge that it proves.
     pub(crate) fn verify(&self, token: &str) -> Result<Certified, TokenError> {
-        let claims = self.claims(token)?;
-        let bound = claims.kubernetes.ok_or(TokenError::NoNode)?;
-        self.check_account(&bound)?;
-        let node = bound.node.ok_or(TokenError::NoNode)?;
-        let node = NodeName::new(&self.config.cluster, &node.name)
-            .map_err(|error| TokenError::Invalid(error.to_string()))?;
+        let header = decode_header(token).map_err(|error| invalid(error.kind()))?;
+        let key = header
+            .kid
+            .ok_or_else(|| TokenError::Invalid("its header has no kid".to_owned()))?;
+        // A wrong issuer in a token selects keys that do not verify it.
+        let name = unverified_issuer(token)?;
+        let issuers = Arc::clone(&self.issuers.borrow());
+        let (issuer, keys) = issuers.of(&name, &key)?;
+        let config = &issuer.config;
+        let claims = config.claims(token, &key, &keys)?;
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp));
+        let bound = claims.kubernetes.ok_or_else(|| config.unbound())?;
+        config.check_account(&bound)?;
         Ok(Certified {
-            name: PeerName::Node(node),
+            name: config.name(bound)?,
             // An expiry beyond the range of `SystemTime`.
             until: until.unwrap_or_else(far_away),
         })
     }
+}
 
-    fn claims(&self, token: &str) -> Result<Claims, TokenError> {
-        let header = decode_header(token).map_err(|error| invalid(error.kind()))?;
-        let id = header
-            .kid
-            .ok_or_else(|| TokenError::Invalid("its header has no kid".to_owned()))?;
-        let keys = Arc::clone(&self.keys.borrow());
-        let Some((algorithm, key)) = keys.get(&id) else {
-            self.wanted.notify_one();
-            return Err(TokenError::UnknownKey(quoted(&id)));
-        };
+impl TokenConfig {
+    fn claims(&self, token: &str, id: &str, keys: &KeySet) -> Result<Claims, TokenError> {
+        let unknown = || TokenError::UnknownKey(quoted(id));
+        let (algorithm, key) = keys.get(id).ok_or_else(unknown)?;
         // The key determines the algorithm. A token whose header names another one is refused.
         let mut validation = Validation::new(*algorithm);
-        validation.set_issuer(&[&self.config.issuer]);
-        validation.set_audience(&[&self.config.audience]);
+        validation.set_issuer(&[&self.issuer]);
+        validation.set_audience(&[&self.audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.validate_nbf = true;
         validation.leeway = LEEWAY.as_secs();
@@ -167,17 +195,34 @@ impl TokenVerifier {
 
     fn named(&self, error: &ErrorKind) -> TokenError {
         match error {
-            ErrorKind::InvalidAudience => TokenError::Audience(self.config.audience.clone()),
-            ErrorKind::InvalidIssuer => TokenError::Invalid(format!(
-                "it is of another issuer, not {:?}",
-                self.config.issuer
-            )),
+            ErrorKind::InvalidAudience => TokenError::Audience(self.audience.clone()),
             other => invalid(other),
         }
     }
 
+    fn unbound(&self) -> TokenError {
+        match self.role {
+            TokenRole::Node => TokenError::NoNode,
+            TokenRole::Edge => TokenError::NoPod,
+        }
+    }
+
+    /// The name that a token with these claims proves, in the cluster of its issuer.
+    fn name(&self, bound: Kubernetes) -> Result<PeerName, TokenError> {
+        let reference = match self.role {
+            TokenRole::Node => bound.node,
+            TokenRole::Edge => bound.pod,
+        };
+        let Reference { name } = reference.ok_or_else(|| self.unbound())?;
+        let name = match self.role {
+            TokenRole::Node => NodeName::new(&self.cluster, &name).map(PeerName::Node),
+            TokenRole::Edge => EdgeName::new(&self.cluster, &name).map(PeerName::Edge),
+        };
+        name.map_err(|error| TokenError::Invalid(error.to_string()))
+    }
+
     fn check_account(&self, bound: &Kubernetes) -> Result<(), TokenError> {
-        let allowed = &self.config.service_accounts;
+        let allowed = &self.service_accounts;
         let name = bound.serviceaccount.as_ref().map(|account| &account.name);
         let is_one = |(namespace, account): &(String, String)| {
             *namespace == bound.namespace && Some(account) == name
@@ -188,6 +233,15 @@ impl TokenVerifier {
         let name = name.map_or("", String::as_str);
         let full = format!("{}/{name}", bound.namespace);
         Err(TokenError::ServiceAccount(quoted(&full)))
+    }
+}
+
+impl From<IssuerError> for TokenError {
+    fn from(error: IssuerError) -> Self {
+        Self::Invalid(match error {
+            IssuerError::NotToken => "it is malformed".to_owned(),
+            IssuerError::NoIssuer => error.to_string(),
+        })
     }
 }
 
@@ -204,7 +258,7 @@ fn invalid(error: &ErrorKind) -> TokenError {
     TokenError::Invalid(reason)
 }
 
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     text.chars().take(MAX_QUOTED).collect()
 }
 

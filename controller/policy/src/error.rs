@@ -27,6 +27,8 @@ pub enum Reason {
     InvalidDuration,
     /// No way to reach the cluster, or several.
     AccessNotOne,
+    /// Tokens of edge controllers without keys or ServiceAccounts.
+    InvalidTokens,
     /// The id of an existing Cluster has changed.
     ImmutableId,
     /// Another object has the same id or name.
@@ -53,6 +55,7 @@ impl Reason {
             Self::InvalidPortRange => "InvalidPortRange",
             Self::InvalidDuration => "InvalidDuration",
             Self::AccessNotOne => "AccessNotOne",
+            Self::InvalidTokens => "InvalidTokens",
             Self::ImmutableId => "ImmutableID",
             Self::DuplicateId => "DuplicateID",
             Self::SecretNotFound => "SecretNotFound",
@@ -134,6 +137,14 @@ pub enum PolicyError {
         found: String,
         expected: &'static str,
     },
+    #[error("{0}: expected exactly one of jwks and jwksFile")]
+    TokenKeysNotOne(&'static str),
+    #[error(
+        "empty: expected the ServiceAccounts of edge controllers: any pod can get a token of its own"
+    )]
+    NoServiceAccount,
+    #[error("{0:?}: expected a ServiceAccount as namespace/name")]
+    ServiceAccount(String),
     #[error("{now:?}: expected {was:?}: the id of a cluster never changes")]
     ImmutableId { was: String, now: String },
     #[error("Cluster {other:?} has the id {id:?} too")]
@@ -183,6 +194,9 @@ impl PolicyError {
             Self::PortRange(_) => Reason::InvalidPortRange,
             Self::Duration(_) | Self::DurationRange { .. } => Reason::InvalidDuration,
             Self::AccessNotOne { .. } => Reason::AccessNotOne,
+            Self::TokenKeysNotOne(_) | Self::NoServiceAccount | Self::ServiceAccount(_) => {
+                Reason::InvalidTokens
+            }
             Self::ImmutableId { .. } => Reason::ImmutableId,
             Self::DuplicateId { .. } | Self::DefinedTwice(_) | Self::SecondClusterSet(_) => {
                 Reason::DuplicateId

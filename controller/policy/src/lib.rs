@@ -32,9 +32,9 @@ pub mod spec;
 pub use error::{Fault, PolicyError, Reason};
 pub use name::{Kind, ObjectName};
 pub use object::{
-    Access, Cluster, ClusterLoss, ClusterQuota, ClusterSet, Drain, ExportPolicy, Gateway,
-    ImportPolicy, Loss, MAX_TIERS, MAX_WEIGHT, Member, Meta, Network, NotAdmitted, PortRange,
-    PortRangeError, Quota, REGION, Threshold, Tier, TrafficPolicy,
+    Access, Cluster, ClusterLoss, ClusterQuota, ClusterSet, Drain, EdgeTokens, ExportPolicy,
+    Gateway, ImportPolicy, Loss, MAX_TIERS, MAX_WEIGHT, Member, Meta, Network, NotAdmitted,
+    PortRange, PortRangeError, Quota, REGION, Threshold, Tier, TokenKeys, TrafficPolicy,
 };
 pub use objects::{Object, ObjectFault, Objects};
 pub use overlap::{MayBeNodePorts, Overlap, may_be_node_ports, overlaps};

@@ -10,7 +10,9 @@ mod traffic;
 
 use portolan_director::read::Path;
 
-pub use cluster::{Access, Cluster, ClusterLoss, ClusterQuota, Drain, REGION};
+pub use cluster::{
+    Access, Cluster, ClusterLoss, ClusterQuota, Drain, EdgeTokens, REGION, TokenKeys,
+};
 pub use cluster_set::{ClusterSet, Loss, Quota};
 pub use network::{Gateway, Network, NotAdmitted, PortRange, PortRangeError};
 pub use policies::{ExportPolicy, ImportPolicy};

@@ -9,6 +9,7 @@ use portolan_policy::Access;
 use portolan_source::kubernetes::MemberConfig;
 
 use super::policy::PolicyFiles;
+use super::supervisor::token_problems;
 use crate::args::{Args, Source};
 use crate::mcs::LeaderArgs;
 
@@ -74,6 +75,7 @@ impl ClustersArgs {
         let mut files = PolicyFiles::new(self.policy_file.clone());
         files.refresh();
         let mut problems = files.problems().to_vec();
+        problems.extend(token_problems(files.objects()));
         let clusters = files.objects().clusters.values();
         problems.extend(clusters.filter_map(|cluster| {
             let Access::KubeconfigFile(path) = &cluster.access else {

@@ -6,6 +6,7 @@ mod edge;
 mod members;
 mod problems;
 mod secrets;
+mod tokens;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use portolan_auth::Issuers;
 use portolan_policy::{Access, Cluster, Objects};
 use portolan_source::deletions::GuardConfig;
 use portolan_source::{HeldDeletions, Sink, file};
@@ -32,6 +34,8 @@ pub(crate) use members::Members;
 use problems::{of_networks, unsupported};
 pub(crate) use secrets::Home;
 use secrets::Secrets;
+use tokens::TokenDesk;
+pub(super) use tokens::problems as token_problems;
 
 /// Length of the queue of one cluster's events.
 const EVENTS: usize = 8;
@@ -74,6 +78,8 @@ pub(crate) struct Supervisor {
     secrets: Secrets,
     /// The clusters that edge controllers send.
     seats: EdgeSeats,
+    /// The issuers of their tokens.
+    tokens: TokenDesk,
     /// Whether states of clusters outlive a restart.
     keeps_states: bool,
 }
@@ -151,6 +157,7 @@ impl Supervisor {
             members,
             secrets: Secrets::default(),
             seats: EdgeSeats::default(),
+            tokens: TokenDesk::default(),
             keeps_states: true,
         }
     }
@@ -159,6 +166,12 @@ impl Supervisor {
     pub(crate) fn with_edges(mut self, seats: EdgeSeats, keeps_states: bool) -> Self {
         self.seats = seats;
         self.keeps_states = keeps_states;
+        self
+    }
+
+    /// Tells the verifier of tokens the issuers of edge controllers.
+    pub(crate) fn with_tokens(mut self, issuers: watch::Sender<Arc<Issuers>>) -> Self {
+        self.tokens = TokenDesk::new(issuers);
         self
     }
 
@@ -181,6 +194,7 @@ impl Supervisor {
             tokio::select! {
                 _ = ticks.tick() => {
                     let is_news = self.refresh().await;
+                    self.read_tokens().await;
                     if is_news {
                         self.change().await?;
                     }
@@ -277,7 +291,7 @@ impl Supervisor {
                     let paths = paths.iter().map(PathBuf::from).collect();
                     self.read(&cluster.meta.name, paths).await?;
                 }
-                Access::Edge => self.expect_edge(&cluster.meta.name).await?,
+                Access::Edge(_) => self.expect_edge(&cluster.meta.name).await?,
                 _ => {}
             }
         }
@@ -300,9 +314,10 @@ impl Supervisor {
             Access::KubeconfigSecret { .. } => {
                 self.members.problem(&cluster.meta.name, "kubeconfigSecret")
             }
-            Access::Edge => self.edge_problem(&cluster.meta.name),
+            Access::Edge(_) => self.edge_problem(&cluster.meta.name),
             Access::Local => Some(unsupported(cluster)),
         }));
+        problems.extend_from_slice(self.tokens.problems());
         if problems != self.problems {
             self.problems.clone_from(&problems);
             self.changes.send(ClusterChange::Problems(problems)).await?;

@@ -2,9 +2,11 @@
 
 //! The flags of an edge controller: the centre, and the identity of both sides.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, ensure};
 use ipnet::IpNet;
-use portolan_subscription::{Identity, endpoint, identity_args};
+use portolan_subscription::{Identity, Token, endpoint, identity_args};
 use portolan_tls::EdgeName;
 use tonic::transport::Uri;
 
@@ -37,8 +39,9 @@ pub(crate) struct EdgeArgs {
     )]
     federation_upstream: Vec<String>,
 
-    /// Name of this edge controller, as in its certificate. Replicas may have the same one. One of a cluster at a time
-    /// sends objects; another one takes its place when it is silent. Default: the host's name.
+    /// Name of this edge controller, as in its certificate; with a token, the name of its pod. Replicas may have the
+    /// same one. One of a cluster at a time sends objects; another one takes its place when it is silent. Default: the
+    /// host's name.
     #[arg(long, env = "PORTOLAN_EDGE_NAME", value_name = "NAME")]
     edge_name: Option<String>,
 
@@ -58,6 +61,17 @@ pub(crate) struct EdgeArgs {
         requires = "federation_upstream"
     )]
     federation_address_range: Vec<IpNet>,
+
+    /// File with a ServiceAccount token to show to --federation-upstream in place of a certificate, bound to the pod of
+    /// this controller: read for each connection, and never sent without TLS. The Cluster object at the centre has its
+    /// issuer in spec.access.edge.tokens.
+    #[arg(
+        long,
+        env = "PORTOLAN_FEDERATION_TOKEN_FILE",
+        value_name = "FILE",
+        requires = "federation_upstream"
+    )]
+    federation_token_file: Option<PathBuf>,
 
     #[command(flatten)]
     tls: CentreTlsArgs,
@@ -104,7 +118,11 @@ impl EdgeArgs {
 
     /// The identity of both sides.
     pub(super) fn identity(&self) -> Identity {
-        self.tls.identity()
+        let file = self.federation_token_file.clone();
+        Identity {
+            token: file.map_or(Token::Absent, Token::File),
+            ..self.tls.identity()
+        }
     }
 
     /// The addresses of the centre.
@@ -154,12 +172,27 @@ mod tests {
             ),
             (
                 &[good[0], good[1], "--federation-tls-ca=a"][..],
-                "--federation-tls-cert",
+                "--federation-tls-cert and --federation-tls-key, or --federation-token-file",
+            ),
+            (
+                &[good[0], good[1], good[2], "--federation-token-file=t"][..],
+                "--federation-token-file: tokens are not sent in plaintext",
+            ),
+            (
+                &[good[0], good[1], "--federation-token-file=t"][..],
+                "set --federation-tls-dir",
             ),
         ] {
             let error = format!("{:#}", valid(args).unwrap_err());
             assert!(error.contains(named), "{args:?}: {error}");
         }
+        // The centre's authority and a token suffice.
+        let token = ["--federation-tls-ca=a", "--federation-token-file=t"];
+        valid(&[good[0], good[1], token[0], token[1]]).unwrap();
+        assert!(
+            valid(&[token[1]]).is_err(),
+            "no edge has a token for the centre"
+        );
         let relay = ["x", "--source=controller", "--upstream=b:1", "--plaintext"];
         let relay = Cli::try_parse_from([&relay[..], &good].concat()).unwrap();
         let error = EdgeArgs::validate(&relay.run).unwrap_err().to_string();

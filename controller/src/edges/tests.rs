@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Uri;
 use v1::edge_message::Message;
 use v1::federation_client::FederationClient;
 
@@ -28,6 +29,7 @@ use super::*;
 use crate::mcs::{Work, Works};
 
 mod plans;
+mod tokens;
 mod work;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,6 +55,7 @@ fn put(numbers: std::ops::Range<usize>) -> Event {
 struct Replica {
     address: SocketAddr,
     events: mpsc::Receiver<Event>,
+    seats: EdgeSeats,
     stats: Arc<edge::Stats>,
     /// What is to be written.
     works: Works,
@@ -73,11 +76,21 @@ impl Replica {
 
     /// One that leads, or does not.
     async fn start_with(address: &str, is_leading: bool) -> Self {
-        let (publisher, tables) = Publisher::new(Retention::default());
         let config = ServeConfig {
             clusters: ServedClusters::new(["eu".into()]),
             ..ServeConfig::default()
         };
+        Self::serve(address, is_leading, config, None).await
+    }
+
+    /// One with a configuration of its server.
+    async fn serve(
+        address: &str,
+        is_leading: bool,
+        config: ServeConfig,
+        tls: Option<watch::Receiver<Arc<rustls::ServerConfig>>>,
+    ) -> Self {
+        let (publisher, tables) = Publisher::new(Retention::default());
         let (token, seats) = (CancellationToken::new(), EdgeSeats::default());
         let server =
             TablesServer::new(tables, Arc::new(Sessions::default()), config, token.clone());
@@ -99,11 +112,12 @@ impl Replica {
         let receive = edge::receive("eu".into(), streams, sink, options, token.clone());
         tokio::spawn(receive);
         let serving = tokio::spawn(async move {
-            let _ = server.serve(listener, None, Limits::default()).await;
+            let _ = server.serve(listener, tls, Limits::default()).await;
         });
         Self {
             address,
             events,
+            seats,
             stats,
             token,
             serving,
@@ -168,6 +182,22 @@ impl Edge {
 
     /// One with the number of its process.
     fn start_as(replicas: &[&Replica], saved: Option<Plans>, instance: u64) -> Self {
+        let upstreams = replicas.iter().map(|replica| {
+            let address = format!("http://{}", replica.address);
+            address.parse().unwrap()
+        });
+        let upstreams = upstreams.collect();
+        Self::dial(upstreams, Security::Plaintext, "one", saved, instance)
+    }
+
+    /// One with a name and a security of its own.
+    fn dial(
+        upstreams: Vec<Uri>,
+        security: Security,
+        name: &str,
+        saved: Option<Plans>,
+        instance: u64,
+    ) -> Self {
         let stats = Arc::new(UplinkStats::default());
         let desk = Desk::new(Arc::clone(&stats));
         let work = desk.work();
@@ -179,24 +209,20 @@ impl Edge {
         let uplink = Uplink {
             plans: Arc::clone(&plans),
             cluster: "eu".to_owned(),
-            name: "one".to_owned(),
+            name: name.to_owned(),
             instance,
-            security: Security::Plaintext,
+            security,
             objects,
             desk: Some(desk),
             silence: Arc::new(|| Some(Duration::from_millis(1))),
             stats: Arc::clone(&stats),
         };
-        let upstreams = replicas.iter().map(|replica| {
-            let address = format!("http://{}", replica.address);
-            address.parse().unwrap()
-        });
         Self {
             events,
             stats,
             work,
             plans,
-            uplink: tokio::spawn(uplink.run(upstreams.collect())),
+            uplink: tokio::spawn(uplink.run(upstreams)),
             _passed: tokio::spawn(async move { while passed.recv().await.is_some() {} }),
         }
     }

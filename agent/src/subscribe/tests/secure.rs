@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use portolan_auth::{Authentication, KeySet, KeyWanted, RefusalReason, TokenConfig, TokenVerifier};
+use portolan_auth::{
+    Authentication, KeySet, KeyWanted, RefusalReason, TokenConfig, TokenRole, TokenVerifier,
+};
 use portolan_listener::Limits;
 use portolan_serve::{Registry, ServeConfig, TablesServer};
 use portolan_tablelog::{Publisher, Retention};
@@ -220,6 +222,7 @@ impl Signer {
             audience: "portolan-controller".to_owned(),
             cluster: String::new(),
             service_accounts: vec![],
+            role: TokenRole::Node,
         };
         let verifier = TokenVerifier::new(config, keys, KeyWanted::default());
         Authentication::Required(Some(Arc::new(verifier)))

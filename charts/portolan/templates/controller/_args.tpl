@@ -29,10 +29,13 @@
 ) }}
 {{- end }}
 {{- if $v.federation.upstreams }}
+{{- $byToken := eq $v.federation.auth "token" }}
 {{- include "portolan.args" (list
   (list "federation-upstream" $v.federation.upstreams)
-  (list "edge-name" $v.federation.edgeName)
-  (list "federation-tls-dir" "/etc/portolan/federation")
+  (list "edge-name" (ternary "$(POD_NAME)" $v.federation.edgeName $byToken))
+  (list "federation-tls-dir" (ternary "" "/etc/portolan/federation" $byToken))
+  (list "federation-tls-ca" (ternary "/etc/portolan/federation/ca.crt" "" $byToken))
+  (list "federation-token-file" (ternary "/etc/portolan/federation-token/token" "" $byToken))
   (list "federation-tls-server-name" $v.federation.serverName)
   (list "state-dir" (ternary "/var/lib/portolan/state" "" (not (empty $v.federation.stateHostPath))))
 ) }}
@@ -172,6 +175,17 @@ kubeconfig: {path: /etc/portolan/kubeconfig, source: {secret: {secretName: {{ $v
 federation:
   path: /etc/portolan/federation
   source: {secret: {secretName: {{ $v.federation.tlsSecret | quote }}}}
+{{- if eq $v.federation.auth "token" }}
+federation-token:
+  path: /etc/portolan/federation-token
+  source:
+    projected:
+      sources:
+        - serviceAccountToken:
+            audience: {{ $v.federation.audience | quote }}
+            expirationSeconds: {{ int64 $v.tokens.expirationSeconds }}
+            path: token
+{{- end }}
 {{- if $v.federation.stateHostPath }}
 state:
   path: /var/lib/portolan/state

@@ -36,6 +36,9 @@ podAntiAffinity:
 {{- with .Values.dns.etcd.userSecret }}
 {{- $env = append $env (dict "name" "DNS_ETCD_USER" "valueFrom" (dict "secretKeyRef" (dict "name" . "key" "username"))) }}
 {{- end }}
+{{- if and .Values.federation.upstreams (eq .Values.federation.auth "token") }}
+{{- $env = append $env (dict "name" "POD_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.name"))) }}
+{{- end }}
 {{- with concat $env .Values.controller.extraEnv }}
 env:
   {{- toYaml . | nindent 2 }}

@@ -33,7 +33,7 @@ fn a_bound_token_names_its_node() {
 #[test]
 fn refusals_of_tokens_name_the_fault() {
     type Change = fn(&mut Value);
-    let cases: [(Change, &str); 14] = [
+    let cases: [(Change, &str); 16] = [
         (
             |c| c["aud"] = json!(["https://kubernetes.default.svc"]),
             "audience",
@@ -44,6 +44,11 @@ fn refusals_of_tokens_name_the_fault() {
             "no claim aud",
         ),
         (|c| c["iss"] = json!("https://elsewhere"), "issuer"),
+        (
+            |c| drop(c.as_object_mut().unwrap().remove("iss")),
+            "no claim iss",
+        ),
+        (|c| c["iss"] = json!(1), "malformed"),
         (|c| c["exp"] = json!(unix_now() - 31), "expired"),
         (
             |c| drop(c.as_object_mut().unwrap().remove("exp")),
@@ -100,11 +105,12 @@ fn clocks_may_differ_a_little() {
 #[tokio::test]
 async fn a_key_that_is_not_known_is_asked_for() {
     let (known, other) = (Signer::elliptic("1"), Signer::elliptic("2"));
-    let verifier = verifier(&[&known]);
+    let (keys, wanted) = (testing::keys(&[&known]), KeyWanted::default());
+    let verifier = TokenVerifier::new(testing::config("eu"), keys, Arc::clone(&wanted));
     let error = verifier.verify(&other.sign(&claims())).unwrap_err();
     assert_eq!(error, TokenError::UnknownKey("2".to_owned()));
     // Returns at once, since it was notified.
-    verifier.wanted.notified().await;
+    wanted.notified().await;
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod ports;
 
 use portolan_policy::Meta;
 use portolan_policy::spec::SelectorSpec;
-use portolan_policy::spec::{AccessSpec, ClusterSpec, EmptySpec, GatewaySpec, NetworkSpec};
+use portolan_policy::spec::{AccessSpec, ClusterSpec, EdgeSpec, GatewaySpec, NetworkSpec};
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn cluster(name: &str, network: NetworkSpec) -> Cluster {
     };
     let spec = ClusterSpec {
         access: AccessSpec {
-            edge: Some(EmptySpec {}),
+            edge: Some(EdgeSpec::default()),
             ..AccessSpec::default()
         },
         network,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Meta, Network, spec};
 use crate::faults::Faults;
-use crate::spec::{AccessSpec, ClusterSpec};
+use crate::spec::{AccessSpec, ClusterSpec, EdgeTokensSpec};
 use crate::{Fault, Labels, PolicyError};
 
 /// The property that `spec.region` sets.
@@ -45,12 +45,34 @@ pub enum Access {
     },
     /// By a kubeconfig in a file.
     KubeconfigFile(String),
-    /// A controller in the cluster connects to this one.
-    Edge,
+    /// A controller in the cluster connects to this one, with a certificate, or with a token of these.
+    Edge(Option<EdgeTokens>),
     /// By files with its objects.
     Files(Vec<String>),
     /// It is the cluster that the controller runs in.
     Local,
+}
+
+/// The ServiceAccount tokens of a cluster's edge controllers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EdgeTokens {
+    /// The claim `iss`.
+    pub issuer: String,
+    /// The value that the claim `aud` must contain.
+    pub audience: String,
+    /// The issuer's public keys.
+    pub keys: TokenKeys,
+    /// The ServiceAccounts of the edge controllers, as namespace and name; at least one.
+    pub service_accounts: Vec<(String, String)>,
+}
+
+/// The public keys of an issuer, as a JSON Web Key Set, which is not read here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenKeys {
+    /// The text.
+    Text(String),
+    /// The path of a file with it.
+    File(String),
 }
 
 /// The loss of a cluster, where it differs from the set's.
@@ -170,7 +192,11 @@ fn access(given: &AccessSpec, faults: &mut Faults) -> Access {
             .kubeconfig_file
             .clone()
             .map(|path| ("kubeconfigFile", Access::KubeconfigFile(path))),
-        given.edge.map(|_| ("edge", Access::Edge)),
+        given.edge.as_ref().map(|edge| {
+            let tokens = edge.tokens.as_ref();
+            let tokens = tokens.map(|tokens| edge_tokens(tokens, faults));
+            ("edge", Access::Edge(tokens))
+        }),
         given
             .files
             .clone()
@@ -191,5 +217,49 @@ fn access(given: &AccessSpec, faults: &mut Faults) -> Access {
         };
         faults.add(&spec("access"), error);
     }
-    ways.pop().map_or(Access::Edge, |(_, access)| access)
+    ways.pop().map_or(Access::Edge(None), |(_, access)| access)
+}
+
+fn edge_tokens(given: &EdgeTokensSpec, faults: &mut Faults) -> EdgeTokens {
+    let path = spec("access").field("edge").field("tokens");
+    let keys = match (&given.jwks, &given.jwks_file) {
+        (Some(text), None) => TokenKeys::Text(text.clone()),
+        (None, Some(file)) => TokenKeys::File(file.clone()),
+        (text, _) => {
+            let found = if text.is_some() {
+                "jwks and jwksFile"
+            } else {
+                "none"
+            };
+            faults.add(&path, PolicyError::TokenKeysNotOne(found));
+            TokenKeys::Text(String::new())
+        }
+    };
+    let accounts = path.field("serviceAccounts");
+    if given.service_accounts.is_empty() {
+        faults.add(&accounts, PolicyError::NoServiceAccount);
+    }
+    let mut service_accounts = Vec::new();
+    for (index, text) in given.service_accounts.iter().enumerate() {
+        match text.split_once('/') {
+            Some((namespace, name))
+                if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+            {
+                service_accounts.push((namespace.to_owned(), name.to_owned()));
+            }
+            _ => faults.add(
+                &accounts.item(index),
+                PolicyError::ServiceAccount(text.clone()),
+            ),
+        }
+    }
+    EdgeTokens {
+        issuer: given.issuer.clone(),
+        audience: given
+            .audience
+            .clone()
+            .unwrap_or_else(|| String::from("portolan-controller")),
+        keys,
+        service_accounts,
+    }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::*;
-use crate::spec::{AccessSpec, ClusterSpec, EmptySpec, GatewaySpec, NetworkSpec};
+use crate::spec::{AccessSpec, ClusterSpec, EdgeSpec, GatewaySpec, NetworkSpec};
 use crate::{Cluster, Meta};
 
 fn cluster(name: &str, created: i64, network: NetworkSpec) -> (String, Cluster) {
@@ -12,7 +12,7 @@ fn cluster(name: &str, created: i64, network: NetworkSpec) -> (String, Cluster) 
     };
     let spec = ClusterSpec {
         access: AccessSpec {
-            edge: Some(EmptySpec {}),
+            edge: Some(EdgeSpec::default()),
             ..AccessSpec::default()
         },
         network,

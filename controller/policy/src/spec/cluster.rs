@@ -53,7 +53,7 @@ pub struct AccessSpec {
     pub kubeconfig_file: Option<String>,
     /// A controller in the cluster connects to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub edge: Option<EmptySpec>,
+    pub edge: Option<EdgeSpec>,
     /// Files with the cluster's objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
@@ -61,6 +61,37 @@ pub struct AccessSpec {
     /// The cluster that the controller runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<EmptySpec>,
+}
+
+/// A controller in the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EdgeSpec {
+    /// The ServiceAccount tokens that it may show. Default: none, so that it needs a certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<EdgeTokensSpec>,
+}
+
+/// The ServiceAccount tokens of a cluster's edge controllers. Exactly one of `jwks` and `jwksFile` is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EdgeTokensSpec {
+    /// The issuer of the tokens: `--service-account-issuer` of the cluster's API server.
+    #[schemars(length(min = 1, max = 1024))]
+    pub issuer: String,
+    /// The issuer's public keys, as a JSON Web Key Set: the answer of `/openid/v1/jwks` of the API server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwks: Option<String>,
+    /// A file with them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4096))]
+    pub jwks_file: Option<String>,
+    /// The ServiceAccounts of the edge controllers, as namespace/name.
+    pub service_accounts: Vec<String>,
+    /// The audience that tokens must have. Default `portolan-controller`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub audience: Option<String>,
 }
 
 /// A key of a Secret.

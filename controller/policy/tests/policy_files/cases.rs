@@ -345,4 +345,58 @@ pub(crate) const CLUSTERS: &[Case] = &[
             ),
         ],
     ),
+    (
+        "Cluster",
+        "{access: {edge: {tokens: {issuer: a, serviceAccounts: []}}}, network: {podCIDRs: [10.0.0.0/16]}}",
+        &[
+            (
+                "InvalidTokens",
+                "4:32: spec.access.edge.tokens: none: expected exactly one of jwks and jwksFile",
+            ),
+            (
+                "InvalidTokens",
+                "4:61: spec.access.edge.tokens.serviceAccounts: empty: expected the ServiceAccounts of edge controllers: any pod can get a token of its own",
+            ),
+        ],
+    ),
+    (
+        "Cluster",
+        "{access: {edge: {tokens: {issuer: a, jwks: b, jwksFile: c, serviceAccounts: [a/b, edge, /b, a/, a/b/c]}}}, network: {podCIDRs: [10.0.0.0/16]}}",
+        &[
+            (
+                "InvalidTokens",
+                "4:32: spec.access.edge.tokens: jwks and jwksFile: expected exactly one of jwks and jwksFile",
+            ),
+            (
+                "InvalidTokens",
+                "4:89: spec.access.edge.tokens.serviceAccounts[1]: \"edge\": expected a ServiceAccount as namespace/name",
+            ),
+            (
+                "InvalidTokens",
+                "4:95: spec.access.edge.tokens.serviceAccounts[2]: \"/b\": expected a ServiceAccount as namespace/name",
+            ),
+            (
+                "InvalidTokens",
+                "4:99: spec.access.edge.tokens.serviceAccounts[3]: \"a/\": expected a ServiceAccount as namespace/name",
+            ),
+            (
+                "InvalidTokens",
+                "4:103: spec.access.edge.tokens.serviceAccounts[4]: \"a/b/c\": expected a ServiceAccount as namespace/name",
+            ),
+        ],
+    ),
+    (
+        "Cluster",
+        "{access: {edge: {tokens: {issuer: '', jwks: b, audiences: [a], serviceAccounts: [a/b]}}}, network: {podCIDRs: [10.0.0.0/16]}}",
+        &[
+            (
+                "InvalidStructure",
+                "4:41: spec.access.edge.tokens.issuer: \"\": expected a text of 1 to 1024 characters",
+            ),
+            (
+                "InvalidStructure",
+                "4:54: spec.access.edge.tokens.audiences: unknown field: did you mean \"audience\"?",
+            ),
+        ],
+    ),
 ];

@@ -393,7 +393,7 @@ fn cluster(name: &str, plan: &ClusterPlan) -> Cluster {
         meta: meta(name),
         id: (*plan.id).to_owned(),
         properties: Labels::new(),
-        access: Access::Edge,
+        access: Access::Edge(None),
         network: plan.network.clone().unwrap_or_else(none),
         loss: ClusterLoss::default(),
         drain: None,

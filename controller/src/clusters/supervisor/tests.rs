@@ -12,6 +12,8 @@ use tokio::time::timeout;
 
 use super::*;
 
+mod tokens;
+
 const INTERVAL: Duration = Duration::from_secs(1);
 
 struct Rig {
@@ -20,6 +22,7 @@ struct Rig {
     sources: ClusterSources,
     states: ClusterStates,
     seats: EdgeSeats,
+    issuers: watch::Receiver<Arc<Issuers>>,
     _stop: DropGuard,
 }
 
@@ -60,6 +63,8 @@ impl Rig {
         let seats = EdgeSeats::default();
         let supervisor = Supervisor { read, ..supervisor }.at_home(home);
         let supervisor = supervisor.with_edges(seats.clone(), false);
+        let (sender, issuers) = watch::channel(Arc::default());
+        let supervisor = supervisor.with_tokens(sender);
         tokio::spawn(supervisor.run(token.clone()));
         Self {
             dir,
@@ -67,6 +72,7 @@ impl Rig {
             sources,
             states,
             seats,
+            issuers,
             _stop: token.drop_guard(),
         }
     }

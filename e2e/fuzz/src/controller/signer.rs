@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use portolan_auth::{Authentication, KeySet, TokenConfig, TokenVerifier};
+use portolan_auth::{Authentication, KeySet, TokenConfig, TokenRole, TokenVerifier};
 use rcgen::KeyPair;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
@@ -48,6 +48,7 @@ pub fn authentication() -> Authentication {
         audience: AUDIENCE.to_owned(),
         cluster: String::new(),
         service_accounts: Vec::new(),
+        role: TokenRole::Node,
     };
     let (_, keys) = watch::channel(Arc::clone(&KEYS));
     let verifier = TokenVerifier::new(config, keys, Arc::new(Notify::new()));
