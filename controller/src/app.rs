@@ -138,8 +138,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         descriptors: beside.descriptors(),
         ..args.streams.config()
     };
-    let service = TablesServer::new(tables, sessions, config, token.clone());
-    let service = beside.add_to(service);
+    let service = beside.add_to(TablesServer::new(tables, sessions, config, token.clone()));
     let serving = service.serve(listeners.agents, identity.tls, identity.limits);
     let serving = spawn_server(&vital, &token, "agent server", serving);
     until_end(serving, &token, &mut failures, &vital).await
