@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
@@ -36,8 +36,6 @@ use tonic::{Request, Response, Status};
 /// A deadline that only a failure reaches.
 const PATIENT: Duration = Duration::from_secs(60);
 const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// The node of the agent.
-const NODE: &str = "node-a";
 
 /// A program that is killed on drop.
 struct Running(Child);
@@ -119,17 +117,34 @@ impl Collector {
 /// A controller of files, and the ports of both programs.
 struct Stage {
     directory: TempDir,
+    ports: Ports,
+    /// All agents listen on the same addresses of the loopback device.
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// The ports of a controller or a relay.
+#[derive(Clone, Copy)]
+struct Ports {
     streams: u16,
     admin: u16,
 }
 
+static TURN: Mutex<()> = Mutex::new(());
+
+impl Ports {
+    fn reserve() -> Self {
+        let [streams, admin] = ports::reserve().unwrap();
+        Self { streams, admin }
+    }
+}
+
 impl Stage {
     fn new() -> Self {
-        let [streams, admin] = ports::reserve().unwrap();
         let stage = Self {
             directory: tempfile::tempdir().unwrap(),
-            streams,
-            admin,
+            ports: Ports::reserve(),
+            // A test that failed leaves nothing that the next one minds.
+            _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
         };
         std::fs::create_dir(stage.objects()).unwrap();
         stage.put(1);
@@ -164,17 +179,17 @@ impl Stage {
                 "--plaintext",
                 "--debug-listen=",
             ])
-            .arg(format!("--listen={HOST}:{}", self.streams))
-            .arg(format!("--admin-listen={HOST}:{}", self.admin))
+            .arg(format!("--listen={HOST}:{}", self.ports.streams))
+            .arg(format!("--admin-listen={HOST}:{}", self.ports.admin))
             .arg("--file")
             .arg(self.objects())
             .args(more);
         Running::start(&mut command)
     }
 
-    /// A relay of the controller, and the port of its streams.
-    fn relay(&self, more: &[String]) -> (Running, u16) {
-        let [streams, admin] = ports::reserve().unwrap();
+    /// A relay of the controller, and its ports.
+    fn relay(&self, more: &[String]) -> (Running, Ports) {
+        let ports = Ports::reserve();
         let mut command = Command::new(program("portolan-controller").unwrap());
         command
             .args([
@@ -183,41 +198,43 @@ impl Stage {
                 "--upstream-plaintext",
                 "--debug-listen=",
             ])
-            .arg(format!("--upstream={HOST}:{}", self.streams))
-            .arg(format!("--listen={HOST}:{streams}"))
-            .arg(format!("--admin-listen={HOST}:{admin}"))
+            .arg(format!("--upstream={HOST}:{}", self.ports.streams))
+            .arg(format!("--listen={HOST}:{}", ports.streams))
+            .arg(format!("--admin-listen={HOST}:{}", ports.admin))
             .args(more);
-        (Running::start(&mut command), streams)
+        (Running::start(&mut command), ports)
     }
 
     fn agent(&self, more: &[String]) -> Running {
-        self.agent_of(self.streams, more)
+        self.agent_of(self.ports, more)
     }
 
-    fn agent_of(&self, port: u16, more: &[String]) -> Running {
+    fn agent_of(&self, ports: Ports, more: &[String]) -> Running {
         let mut command = Command::new(program("portolan-agent").unwrap());
         command
             .args(["--dataplane=userspace", "--plaintext", "--debug-listen="])
             .args(["--admin-listen=127.0.0.1:0", "--healthz-listen=127.0.0.1:0"])
-            .arg(format!("--node-name={NODE}"))
-            .arg(format!("--controller={HOST}:{port}"))
+            .arg(format!("--controller={HOST}:{}", ports.streams))
             .arg(state_dir(self.directory.path()))
             .args(more);
         Running::start(&mut command)
     }
 
+    fn await_programmed(&self, than: u64) -> u64 {
+        self.ports.await_programmed(than)
+    }
+}
+
+impl Ports {
     /// The revision that the agent has programmed.
-    fn programmed(&self) -> Option<u64> {
+    fn programmed(self) -> Option<u64> {
         let address = SocketAddr::from((HOST, self.admin));
         let text = portolan_e2e::cluster::http_get_from(address, "/debug/nodes").ok()?;
         let nodes: serde_json::Value = serde_json::from_str(&text).ok()?;
-        // A relay has a row of its own.
-        let rows = nodes["nodes"].as_array()?;
-        let row = rows.iter().find(|row| row["node"] == NODE)?;
-        row["programmed"].as_u64()
+        nodes["nodes"][0]["programmed"].as_u64()
     }
 
-    fn await_programmed(&self, than: u64) -> u64 {
+    fn await_programmed(self, than: u64) -> u64 {
         wait_for("a programmed table", PATIENT, || {
             self.programmed().filter(|revision| *revision > than)
         })
@@ -302,11 +319,12 @@ fn a_relay_joins_the_trace_above_to_that_of_its_agents() {
     let flag = [format!("--otlp-endpoint={endpoint}")];
     let stage = Stage::new();
     let controller = stage.controller(&flag);
-    let (relay, port) = stage.relay(&flag);
-    let agent = stage.agent_of(port, &flag);
-    let first = stage.await_programmed(0);
+    let (relay, ports) = stage.relay(&flag);
+    let agent = stage.agent_of(ports, &flag);
+    // The controller knows of the relay alone, which has the table before the agent does.
+    let first = ports.await_programmed(0);
     stage.put(2);
-    let second = stage.await_programmed(first);
+    let second = ports.await_programmed(first);
     agent.end();
     relay.end();
     controller.end();
