@@ -117,7 +117,7 @@ const OWN_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 pub(crate) struct Identity {
     pub(crate) tls: Option<watch::Receiver<Arc<TlsConfig>>>,
     pub(crate) authentication: Authentication,
-    /// Where the issuers of edge controllers' tokens go, if those are accepted.
+    /// Receiver of the issuers of edge controllers' tokens, if those are accepted.
     pub(crate) edge_issuers: Option<watch::Sender<Arc<Issuers>>>,
     pub(crate) limits: Limits,
     pub(crate) metrics: CredentialCollector,
@@ -167,7 +167,7 @@ impl IdentityArgs {
         ]
     }
 
-    /// Whether clients may show tokens.
+    /// Returns true if clients may show tokens.
     fn takes_tokens(&self) -> bool {
         self.token_issuer.is_some() || self.edge_tokens
     }

@@ -45,7 +45,7 @@ pub(crate) struct Publishing {
     pub(crate) states: ClusterStates,
     /// The clusters that edge controllers send.
     pub(crate) edges: EdgeSeats,
-    /// Where the issuers of their tokens go, if those are accepted.
+    /// Receiver of the issuers of their tokens, if those are accepted.
     pub(crate) edge_issuers: Option<watch::Sender<Arc<Issuers>>>,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,

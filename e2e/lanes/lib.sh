@@ -19,7 +19,7 @@ kernel_cache() { echo "$(cache)/kernel"; }
 # Where kernels of User Mode Linux that kernel/build has built are kept, one directory for each configuration.
 uml_cache() { echo "$(cache)/uml"; }
 
-# Where the kernel that kernel/build makes today is kept, whether it is there or not. Comments make no other kernel.
+# Place of the kernel that kernel/build makes, built or not. Comments make no other kernel.
 uml_target() {
     local kernel
     kernel=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/kernel

@@ -127,7 +127,7 @@ impl Claims {
         claimants.min()
     }
 
-    /// Whether an address and port are claimed more than once.
+    /// Returns true if an address and port are claimed more than once.
     pub(crate) fn is_contested(&self, claim: &Claim) -> bool {
         let claimed = (claim.address, claim.port, claim.protocol);
         self.contested.contains(&claimed)

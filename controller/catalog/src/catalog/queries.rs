@@ -94,7 +94,7 @@ impl Catalog {
         cluster.claims.holder(claim, created)
     }
 
-    /// Whether an address and port are claimed more than once. If not, whoever claims them holds them.
+    /// Returns true if an address and port are claimed more than once. A single claimant holds them.
     #[must_use]
     pub fn is_contested(&self, claim: &Claim) -> bool {
         let cluster = self.clusters.get(&claim.cluster);

@@ -221,7 +221,7 @@ impl Place {
                 == (endpoint.ready, endpoint.serving, endpoint.terminating)
     }
 
-    /// Whether an endpoint is ready, and whether it is usable.
+    /// Readiness and usability of an endpoint.
     fn states(&self) -> [bool; 2] {
         let is_usable = self.ready || (self.serving && self.terminating);
         [self.ready, is_usable]

@@ -34,7 +34,7 @@ impl Visible {
     }
 }
 
-/// Whether the export of a Service, with this status, is visible, as far as its cluster and policies are concerned.
+/// Visibility of the export of a Service with this status, as far as its cluster and policies are concerned.
 pub(super) fn visible(
     world: &World<'_>,
     importing: &Arc<str>,

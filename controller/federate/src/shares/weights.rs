@@ -37,7 +37,7 @@ pub(super) struct Weighed {
     pub(super) precision: Precision,
     /// The weights of each cluster's endpoints by address.
     pub(super) weights: Vec<Vec<(SocketAddr, u32)>>,
-    /// Whether they differ.
+    /// True if they differ.
     pub(super) unequal: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::{SelectConfig, SourceRanges};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claiming<'s> {
     pub(super) service: &'s Service,
-    /// Whether the catalog has the claims of the Service as it is here. Then only contested ones are looked up.
+    /// True if the catalog has the claims of the Service as it is here. Then only contested ones are looked up.
     pub(super) is_noted: bool,
 }
 

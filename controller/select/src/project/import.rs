@@ -36,7 +36,7 @@ const NAME: usize = 100;
 pub(crate) struct Imported<'a> {
     /// The Service that the import is for clients: its virtual addresses as cluster IPs.
     pub(crate) service: &'a Service,
-    /// Whether the catalog has its claims.
+    /// True if the catalog has its claims.
     pub(crate) is_claimed: bool,
     /// What the plan says.
     pub(crate) here: &'a ImportHere,
