@@ -105,7 +105,7 @@ impl KubeProxies {
                     return Some(false);
                 }
                 let metrics = http_get(node.namespace(), METRICS, "/metrics").ok()?;
-                has_programmed_both_families(&metrics).then_some(true)
+                is_up_to_date(&metrics).then_some(true)
             });
             let running = waited.with_context(|| process.log().unwrap_or_default())?;
             ensure!(running, "kube-proxy ended: {}", process.log()?);
@@ -128,31 +128,40 @@ fn program() -> Result<std::path::PathBuf> {
     Ok(Servers::binaries()?.program("kube-proxy"))
 }
 
-/// Whether the metrics have the time of a complete synchronization for each family.
-fn has_programmed_both_families(metrics: &str) -> bool {
-    const NAME: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{";
-    let done = |family: &str| {
-        metrics.lines().any(|line| {
-            line.starts_with(NAME)
-                && line.contains(&format!("ip_family=\"{family}\""))
-                && line.rsplit(' ').next().is_some_and(|value| value != "0")
-        })
-    };
-    done("IPv4") && done("IPv6")
+/// True if both families have been programmed, and since the last change was queued.
+fn is_up_to_date(metrics: &str) -> bool {
+    ["IPv4", "IPv6"].iter().all(|family| {
+        let at = |name: &str| {
+            let start = format!("kubeproxy_sync_proxy_rules_last_{name}timestamp_seconds{{");
+            let label = format!("ip_family=\"{family}\"");
+            let is_it = |line: &&str| line.starts_with(&start) && line.contains(&label);
+            let line = metrics.lines().find(is_it)?;
+            line.rsplit(' ').next()?.parse::<f64>().ok()
+        };
+        let programmed = at("").unwrap_or_default();
+        programmed > 0.0 && programmed >= at("queued_").unwrap_or_default()
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::has_programmed_both_families;
+    use super::is_up_to_date;
 
     #[test]
-    fn both_families_have_to_be_programmed() {
-        const NAME: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
-        let metrics = |v4, v6| {
-            format!("{NAME}{{ip_family=\"IPv4\"}} {v4}\n{NAME}{{ip_family=\"IPv6\"}} {v6}\n")
+    fn both_families_are_programmed_after_their_last_change() {
+        const NAME: &str = "kubeproxy_sync_proxy_rules_last";
+        let metrics = |queued, v4, v6| {
+            format!(
+                "{NAME}_queued_timestamp_seconds{{ip_family=\"IPv6\"}} {queued}\n\
+                 {NAME}_timestamp_seconds{{ip_family=\"IPv4\"}} {v4}\n\
+                 {NAME}_timestamp_seconds{{ip_family=\"IPv6\"}} {v6}\n"
+            )
         };
-        assert!(has_programmed_both_families(&metrics("1.7e+09", "1.7e+09")));
-        assert!(!has_programmed_both_families(&metrics("1.7e+09", "0")));
-        assert!(!has_programmed_both_families(""));
+        let (before, after) = ("1.7649e+09", "1.765e+09");
+        assert!(is_up_to_date(&metrics("0", before, before)));
+        assert!(is_up_to_date(&metrics(before, after, after)));
+        assert!(!is_up_to_date(&metrics("0", before, "0")));
+        assert!(!is_up_to_date(&metrics(after, after, before)));
+        assert!(!is_up_to_date(""));
     }
 }
