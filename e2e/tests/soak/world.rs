@@ -23,6 +23,8 @@ use crate::churn::Churn;
 const GUARD: &str = "--deletion-guard-objects=1000";
 /// Long enough for anything on an emulated guest of a busy machine.
 const LONG: Duration = Duration::from_secs(120);
+/// Limit of the drains' end. The agent deletes 1,000 real servers in 190 s, and the others wait at weight 0.
+const DRAINS: Duration = Duration::from_secs(1200);
 /// The pause between two reads of whole tables.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -173,7 +175,7 @@ impl World {
 
     fn compare_with_rebuild(&mut self, number: usize) {
         let node = self.rig.node(number);
-        wait_with_pauses("the drains to end", LONG, LOOK, || {
+        wait_with_pauses("the drains to end", DRAINS, LOOK, || {
             let state = node.kernel_state().ok()?;
             state
                 .iter()
