@@ -19,11 +19,11 @@ kernel_cache() { echo "$(cache)/kernel"; }
 # Where kernels of User Mode Linux that kernel/build has built are kept, one directory for each configuration.
 uml_cache() { echo "$(cache)/uml"; }
 
-# Place of the kernel that kernel/build makes, built or not. Comments make no other kernel.
+# Place of the kernel that kernel/build makes, built or not. Comments make no other kernel, but options that are off do.
 uml_target() {
     local kernel
     kernel=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/kernel
-    echo "$(uml_cache)/$(grep -hvE '^ *(#.*)?$' "$kernel/config" "$kernel/build" | sha256sum | cut -c1-12)"
+    echo "$(uml_cache)/$(grep -hE '^# CONFIG_|^ *[^# ]' "$kernel/config" "$kernel/build" | sha256sum | cut -c1-12)"
 }
 
 # Prints the path of the kernel for User Mode Linux guests: PORTOLAN_UML_KERNEL, that of kernel/build, or the package's;

@@ -47,9 +47,11 @@ pub(crate) fn count_objects(steps: &[Step]) -> usize {
 impl<D: Dataplane> Reconciler<D> {
     /// Summary of a state that is about to be forgotten; none before the first reconciliation.
     pub(crate) fn summary(&self, observed: &KernelState) -> Option<Forgotten> {
+        // Facts that were read since belong to no state yet.
+        let settled = self.settled.as_ref().map(|(_, facts)| facts);
         Some(Forgotten {
             table: Arc::clone(self.last.as_ref()?),
-            facts: self.facts.clone()?,
+            facts: settled.or(self.facts.as_ref())?.clone(),
             lacked: self.lacked(observed),
         })
     }

@@ -37,3 +37,18 @@ async fn refused_steps_are_no_changes_of_others() {
         reconciler.forget();
     }
 }
+
+#[tokio::test]
+async fn new_facts_are_no_changes_of_others() {
+    let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
+    let table = table(&["10.0.0.1:80"]);
+    reconciler.reconcile(&table).await.unwrap();
+    let source = "192.0.2.1".parse().unwrap();
+    let facts = &mut reconciler.dataplane.facts;
+    facts.source = [(Family::V4, source)].into();
+    assert!(reconciler.refresh_facts().await.unwrap());
+    reconciler.forget();
+    let outcome = reconciler.reconcile(&table).await.unwrap();
+    assert!(outcome.objects > 0);
+    assert_eq!(outcome.repaired, 0);
+}
