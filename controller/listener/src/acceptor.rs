@@ -17,21 +17,19 @@ use rustls::server::Accepted as Hello;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_rustls::server::StartHandshake;
 use tokio_util::sync::CancellationToken;
 
+use crate::accept;
 use crate::connection::{Connection, Io, certified};
 use crate::gate::{Arrival, Failure, Gate};
 use crate::limits::Limits;
 use crate::peer::Peer;
-
-/// Pause after a failed accept. A process that has run out of descriptors gets no event when one is
-/// free again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+use crate::waiting_room::WaitingRoom;
 
 /// Length of the kernel's accept queue, in connections. The kernel drops new connections when it is
-/// full, and an agent would only try again after a second.
+/// full, and an agent would only try again after a second. [`WaitingRoom`] keeps it short.
 const BACKLOG: i32 = 4_096;
 
 /// Limit of unsent data in a socket's buffer, in bytes (`TCP_NOTSENT_LOWAT`). More would only be
@@ -74,31 +72,34 @@ impl Acceptor {
         if let Err(error) = tune(&listener) {
             tracing::warn!(%error, "connections are not set up as they should be");
         }
-        let connections = Arc::new(Semaphore::new(self.limits.connections));
         let gate = Arc::new(Gate::new(self.limits.clone()));
+        let waiting = match self.accept(listener, gate.waiting_slots()) {
+            Ok(waiting) => waiting,
+            Err(error) => {
+                tracing::error!(%error, "connections cannot be accepted");
+                return;
+            }
+        };
         let mut tick = std::pin::pin!(tick());
         let mut turns = std::pin::pin!(gate.turns.watch());
         loop {
-            let accepted = tokio::select! {
+            let (arrived, room) = tokio::select! {
                 () = self.shutdown.cancelled() => return,
                 never = &mut tick => match never {},
                 never = &mut turns => match never {},
-                // Without room nothing is accepted: the kernel's queue keeps the order.
-                accepted = gate.room_then(listener.accept()) => accepted,
+                arrived = gate.room_then(waiting.take()) => arrived,
             };
-            let (accepted, room) = accepted;
-            let (stream, address) = match accepted {
-                Ok(accepted) => accepted,
+            let Arrived {
+                stream,
+                address,
+                permit,
+            } = arrived;
+            let stream = match TcpStream::from_std(stream) {
+                Ok(stream) => stream,
                 Err(error) => {
-                    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                    self.refuse(nobody, RefusalReason::Accept, &error.to_string());
-                    sleep(ACCEPT_PAUSE).await;
+                    self.refuse(address.ip(), RefusalReason::Accept, &error.to_string());
                     continue;
                 }
-            };
-            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-                self.refuse(address.ip(), RefusalReason::Limit, "too many connections");
-                continue;
             };
             let accepted = Accepted {
                 gate: Arc::clone(&gate),
@@ -118,6 +119,39 @@ impl Acceptor {
                 }
             }
         }
+    }
+
+    /// Starts a thread that accepts connections into a room, until the shutdown.
+    fn accept(&self, listener: TcpListener, slots: usize) -> io::Result<Arc<WaitingRoom<Arrived>>> {
+        let room = Arc::new(WaitingRoom::new(slots));
+        let waiting = Arc::clone(&room);
+        let connections = Arc::new(Semaphore::new(self.limits.connections));
+        let refusals = Arc::clone(&self.refusals);
+        let accepted = move |accepted: io::Result<(std::net::TcpStream, SocketAddr)>| {
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                    refusals.refuse(nobody, RefusalReason::Accept, &error.to_string());
+                    return;
+                }
+            };
+            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+                refusals.refuse(address.ip(), RefusalReason::Limit, "too many connections");
+                return;
+            };
+            let arrived = Arrived {
+                stream,
+                address,
+                permit,
+            };
+            if let Some(refused) = waiting.put(address.ip().into(), arrived) {
+                let ip = refused.address.ip();
+                refusals.refuse(ip, RefusalReason::Limit, "too many wait to be read");
+            }
+        };
+        accept::start(listener.into_std()?, self.shutdown.clone(), accepted)?;
+        Ok(room)
     }
 
     /// Runs a handshake in a task of its own, and serves the resulting connection.
@@ -179,6 +213,14 @@ fn failed(refusals: &Refusals, address: SocketAddr, failure: Failure) {
             refusals.refuse(ip, RefusalReason::Limit, "too many wait for a handshake");
         }
     }
+}
+
+/// A connection that waits for a task.
+#[derive(Debug)]
+struct Arrived {
+    stream: std::net::TcpStream,
+    address: SocketAddr,
+    permit: OwnedSemaphorePermit,
 }
 
 /// An accepted connection before its handshake.

@@ -6,8 +6,10 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures_util::poll;
 use portolan_runtime::{ConnectionSlots, Origin, Slot, SlotError, SlotLimits};
 use rustls::server::Accepted as Hello;
 use tokio::net::TcpStream;
@@ -20,8 +22,12 @@ use crate::limits::Limits;
 use crate::turns::{Turn, TurnLimits, Turns};
 
 /// Limit of connections that were displaced, or have a complete ClientHello, but whose task has not
-/// run yet. Beyond it none are accepted, as the kernel's queue is cheaper.
+/// run yet. Beyond it none leave the waiting room, which is cheaper.
 const LATE: usize = 256;
+
+/// Limit of connections whose task has not run for the first time. Tasks run in the order in which they began, so that
+/// each connection more is work before that of an agent.
+const FRESH: usize = 32;
 
 /// The shared limits and their present use.
 #[derive(Debug)]
@@ -32,15 +38,24 @@ pub(crate) struct Gate {
     hellos: ConnectionSlots,
     /// Room for as many connections and [`LATE`] more.
     arrivals: Arc<Semaphore>,
+    fresh: Arc<Semaphore>,
     /// Connections without an admitted stream.
     pub(crate) unadmitted: ConnectionSlots,
+}
+
+/// Room for the task of a connection.
+#[derive(Debug)]
+pub(crate) struct Room {
+    _arrival: Option<OwnedSemaphorePermit>,
+    /// Until the task has run for the first time.
+    fresh: Option<OwnedSemaphorePermit>,
 }
 
 /// The slot of a connection while its first message is awaited.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     slot: Slot,
-    _room: OwnedSemaphorePermit,
+    room: Room,
 }
 
 /// Reason of a failed handshake.
@@ -61,10 +76,14 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// An eighth of all connections. Four of them are for those without an admitted agent.
+fn eighth_of(limits: &Limits) -> usize {
+    (limits.connections / 8).max(1)
+}
+
 impl Gate {
     pub(crate) fn new(limits: Limits) -> Self {
-        // Half of all connections are reserved for admitted agents.
-        let eighth = (limits.connections / 8).max(1);
+        let eighth = eighth_of(&limits);
         let slots = |slots, per_source| SlotLimits {
             slots,
             reserve: 0,
@@ -75,47 +94,52 @@ impl Gate {
         Self {
             turns: Turns::new(TurnLimits {
                 turns: limits.handshakes.max(1),
-                waiting: 2 * eighth,
+                waiting: eighth,
                 patience: limits.crowded_timeout,
             }),
             arrivals: Arc::new(Semaphore::new(eighth + LATE)),
+            fresh: Arc::new(Semaphore::new(FRESH)),
             hellos: ConnectionSlots::new(slots(eighth, limits.hellos_per_source.max(1))),
             unadmitted: ConnectionSlots::new(slots(eighth, usize::MAX)),
             limits,
         }
     }
 
-    /// Awaits room for a connection and then `next`. Returns the output of `next` with the permit
-    /// of the room. Cancel safe if `next` is.
-    pub(crate) async fn room_then<T>(
-        &self,
-        next: impl Future<Output = T>,
-    ) -> (T, Option<OwnedSemaphorePermit>) {
-        // The semaphore is never closed.
-        let room = Arc::clone(&self.arrivals).acquire_owned().await.ok();
+    /// Limit of accepted connections that wait for a task.
+    pub(crate) fn waiting_slots(&self) -> usize {
+        eighth_of(&self.limits)
+    }
+
+    /// Awaits room for a connection and then `next`. Returns the output of `next` with the room. Cancel safe if `next`
+    /// is.
+    pub(crate) async fn room_then<T>(&self, next: impl Future<Output = T>) -> (T, Room) {
+        // The semaphores are never closed.
+        let room = Room {
+            _arrival: Arc::clone(&self.arrivals).acquire_owned().await.ok(),
+            fresh: Arc::clone(&self.fresh).acquire_owned().await.ok(),
+        };
         (next.await, room)
     }
 
     /// Takes a slot for the first message of a peer.
-    pub(crate) fn enter(
-        &self,
-        address: SocketAddr,
-        room: Option<OwnedSemaphorePermit>,
-    ) -> Result<Arrival, SlotError> {
+    pub(crate) fn enter(&self, address: SocketAddr, room: Room) -> Result<Arrival, SlotError> {
         let (hellos, now) = (&self.hellos, Instant::now());
         let slot = hellos.displace(address.ip(), Origin::Remote, now)?;
-        let room = room.ok_or(SlotError::Full)?;
-        Ok(Arrival { slot, _room: room })
+        Ok(Arrival { slot, room })
     }
 
     /// Waits for the first message, and releases its slot.
     pub(crate) async fn hello(
         &self,
         stream: &TcpStream,
-        arrival: Arrival,
+        mut arrival: Arrival,
     ) -> Result<Hello, Failure> {
         let hello = timeout(self.limits.hello_timeout, client_hello(stream));
         let mut hello = std::pin::pin!(hello);
+        if let Poll::Ready(read) = poll!(&mut hello) {
+            return Ok(read.map_err(|_| Failure::Late)??);
+        }
+        drop(arrival.room.fresh.take());
         let read = tokio::select! {
             biased;
             read = &mut hello => read,

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 mod acceptor;
 mod budget;
 mod connection;
@@ -15,6 +16,7 @@ mod limits;
 mod peer;
 mod probation;
 mod turns;
+mod waiting_room;
 
 pub use acceptor::Acceptor;
 pub use connection::Connection;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_e2e::figure::{Goal, figure};
+use portolan_subscription::FIRST_COMMIT_TIMEOUT;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -136,13 +137,12 @@ async fn slowest_agent(one: [u8; 4], whole_hello: bool) -> Duration {
     let mut slowest = Duration::ZERO;
     for _ in 0..AGENTS {
         let start = Instant::now();
-        // A connection that is closed is tried again, as agents do.
+        // A connection that is closed, or without a table in time, is tried again, as agents do.
         let connected = timeout(GIVEN_UP, async {
             loop {
-                let agent = Client::connect(server.agents, certificate("b"), "b").await;
-                if let Ok(mut agent) = agent
-                    && agent.table().await.is_ok()
-                {
+                let agent = Client::connect(server.agents, certificate("b"), "b");
+                let table = async { agent.await?.table().await };
+                if let Ok(Ok(_)) = timeout(FIRST_COMMIT_TIMEOUT, table).await {
                     break;
                 }
                 tokio::time::sleep(TICK).await;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::io::Read as _;
+use std::sync::{Mutex, mpsc};
+
+use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime;
 use tokio::time::timeout;
 
 use super::*;
@@ -47,4 +52,69 @@ async fn endless_input_does_not_replace_the_admission_in_time() {
         }
     });
     assert_eq!(ended.await.unwrap().kind(), io::ErrorKind::TimedOut);
+}
+
+/// A connection from an address of the loopback network.
+fn connect(last: u8, target: SocketAddr) -> std::net::TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let source: SocketAddr = ([127, 0, 0, last], 0).into();
+    socket.bind(&source.into()).unwrap();
+    socket.connect(&target.into()).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    socket.into()
+}
+
+/// Waits until the server closes a connection.
+fn closed(mut stream: std::net::TcpStream) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() == io::ErrorKind::ConnectionReset,
+    }
+}
+
+/// The kernel's queue would keep the connections of a flood until the runtime has time, and then drop those of agents.
+#[test]
+fn a_flood_is_refused_while_the_runtime_has_no_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let target = listener.local_addr().unwrap();
+    let acceptor = Acceptor {
+        tls: None,
+        limits: Limits {
+            connections: 80,
+            ..Limits::default()
+        },
+        refusals: Arc::default(),
+        shutdown: CancellationToken::new(),
+    };
+    let _end = acceptor.shutdown.clone().drop_guard();
+    let (served, peers) = mpsc::channel();
+    let (busy, is_over) = mpsc::channel::<()>();
+    let is_over = Arc::new(Mutex::new(is_over));
+    let serve = move |connection: Connection| {
+        served.send(connection.peer().address().ip()).unwrap();
+        // An error means that the time is over.
+        let _ = is_over.lock().unwrap().recv();
+    };
+    std::thread::spawn(move || {
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).unwrap();
+            acceptor.run(listener, serve).await;
+        });
+    });
+    let _first = connect(2, target);
+    assert_eq!(peers.recv().unwrap(), IpAddr::from([127, 0, 0, 2]));
+    let mut flood: Vec<_> = (0..11).map(|_| connect(2, target)).collect();
+    assert!(closed(flood.pop().unwrap()), "an eighth of 80 may wait");
+    let _agent = connect(3, target);
+    assert!(closed(flood.pop().unwrap()), "an agent takes its place");
+    drop(busy);
+    let next = [peers.recv().unwrap(), peers.recv().unwrap()];
+    assert!(next.contains(&IpAddr::from([127, 0, 0, 3])), "{next:?}");
 }
