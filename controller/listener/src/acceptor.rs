@@ -17,19 +17,23 @@ use rustls::server::Accepted as Hello;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_rustls::server::StartHandshake;
 use tokio_util::sync::CancellationToken;
 
-use crate::accept;
 use crate::connection::{Connection, Io, certified};
 use crate::gate::{Arrival, Failure, Gate};
 use crate::limits::Limits;
 use crate::peer::Peer;
+use crate::relief::Relief;
 use crate::waiting_room::WaitingRoom;
 
+/// Pause after a failed accept. A process that has run out of descriptors gets no event when one is
+/// free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// Length of the kernel's accept queue, in connections. The kernel drops new connections when it is
-/// full, and an agent would only try again after a second. [`WaitingRoom`] keeps it short.
+/// full, and an agent would only try again after a second. [`Relief`] keeps it short.
 const BACKLOG: i32 = 4_096;
 
 /// Limit of unsent data in a socket's buffer, in bytes (`TCP_NOTSENT_LOWAT`). More would only be
@@ -73,13 +77,14 @@ impl Acceptor {
             tracing::warn!(%error, "connections are not set up as they should be");
         }
         let gate = Arc::new(Gate::new(self.limits.clone()));
-        let waiting = match self.accept(listener, gate.waiting_slots()) {
-            Ok(waiting) => waiting,
-            Err(error) => {
-                tracing::error!(%error, "connections cannot be accepted");
-                return;
-            }
+        let entrance = Entrance {
+            connections: Arc::new(Semaphore::new(self.limits.connections)),
+            room: Arc::new(WaitingRoom::new(gate.waiting_slots())),
+            refusals: Arc::clone(&self.refusals),
         };
+        let _relief = entrance.relieve(&listener).inspect_err(|error| {
+            tracing::error!(%error, "a flood of connections may keep agents out");
+        });
         let mut tick = std::pin::pin!(tick());
         let mut turns = std::pin::pin!(gate.turns.watch());
         loop {
@@ -87,20 +92,13 @@ impl Acceptor {
                 () = self.shutdown.cancelled() => return,
                 never = &mut tick => match never {},
                 never = &mut turns => match never {},
-                arrived = gate.room_then(waiting.take()) => arrived,
+                arrived = gate.room_then(entrance.next(&listener)) => arrived,
             };
             let Arrived {
                 stream,
                 address,
                 permit,
             } = arrived;
-            let stream = match TcpStream::from_std(stream) {
-                Ok(stream) => stream,
-                Err(error) => {
-                    self.refuse(address.ip(), RefusalReason::Accept, &error.to_string());
-                    continue;
-                }
-            };
             let accepted = Accepted {
                 gate: Arc::clone(&gate),
                 address,
@@ -115,43 +113,12 @@ impl Acceptor {
                     self.shake_hands(accepted.tls(stream, arrival, tls.clone()), &serve);
                 }
                 Err(reason) => {
-                    self.refuse(address.ip(), RefusalReason::Limit, &reason.to_string());
+                    let reason = reason.to_string();
+                    self.refusals
+                        .refuse(address.ip(), RefusalReason::Limit, &reason);
                 }
             }
         }
-    }
-
-    /// Starts a thread that accepts connections into a room, until the shutdown.
-    fn accept(&self, listener: TcpListener, slots: usize) -> io::Result<Arc<WaitingRoom<Arrived>>> {
-        let room = Arc::new(WaitingRoom::new(slots));
-        let waiting = Arc::clone(&room);
-        let connections = Arc::new(Semaphore::new(self.limits.connections));
-        let refusals = Arc::clone(&self.refusals);
-        let accepted = move |accepted: io::Result<(std::net::TcpStream, SocketAddr)>| {
-            let (stream, address) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-                    refusals.refuse(nobody, RefusalReason::Accept, &error.to_string());
-                    return;
-                }
-            };
-            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
-                refusals.refuse(address.ip(), RefusalReason::Limit, "too many connections");
-                return;
-            };
-            let arrived = Arrived {
-                stream,
-                address,
-                permit,
-            };
-            if let Some(refused) = waiting.put(address.ip().into(), arrived) {
-                let ip = refused.address.ip();
-                refusals.refuse(ip, RefusalReason::Limit, "too many wait to be read");
-            }
-        };
-        accept::start(listener.into_std()?, self.shutdown.clone(), accepted)?;
-        Ok(room)
     }
 
     /// Runs a handshake in a task of its own, and serves the resulting connection.
@@ -169,9 +136,78 @@ impl Acceptor {
         };
         tokio::spawn(self.shutdown.clone().run_until_cancelled_owned(done));
     }
+}
 
-    fn refuse(&self, ip: IpAddr, reason: RefusalReason, message: &str) {
-        self.refusals.refuse(ip, reason, message);
+/// The way of new connections to the runtime: from the kernel's queue, or by way of the room if the runtime had no time.
+#[derive(Debug, Clone)]
+struct Entrance {
+    connections: Arc<Semaphore>,
+    room: Arc<WaitingRoom<Arrived<std::net::TcpStream>>>,
+    refusals: Arc<Refusals>,
+}
+
+impl Entrance {
+    /// Starts the thread that moves connections to the room.
+    fn relieve(&self, listener: &TcpListener) -> io::Result<Relief> {
+        // Another descriptor of the same socket.
+        let listener = SockRef::from(listener).try_clone()?;
+        let entrance = self.clone();
+        Relief::start(listener.into(), move |accepted| {
+            let Some(arrived) = entrance.admit(accepted) else {
+                return;
+            };
+            let source = arrived.address.ip().into();
+            if let Some(refused) = entrance.room.put(source, arrived) {
+                entrance.refuse(refused.address.ip(), "too many wait to be read");
+            }
+        })
+    }
+
+    /// The next connection: one of the room, otherwise of the kernel's queue. Cancel safe.
+    async fn next(&self, listener: &TcpListener) -> Arrived<TcpStream> {
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                arrived = self.room.take() => match arrived.served() {
+                    Ok(arrived) => return arrived,
+                    Err(error) => Err(error),
+                },
+                accepted = listener.accept() => accepted,
+            };
+            let has_failed = accepted.is_err();
+            if let Some(arrived) = self.admit(accepted) {
+                return arrived;
+            }
+            if has_failed {
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+
+    /// Counts a connection; `None` if there are too many, or for an error.
+    fn admit<T>(&self, accepted: io::Result<(T, SocketAddr)>) -> Option<Arrived<T>> {
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                self.refusals
+                    .refuse(nobody, RefusalReason::Accept, &error.to_string());
+                return None;
+            }
+        };
+        let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() else {
+            self.refuse(address.ip(), "too many connections");
+            return None;
+        };
+        Some(Arrived {
+            stream,
+            address,
+            permit,
+        })
+    }
+
+    fn refuse(&self, ip: IpAddr, message: &str) {
+        self.refusals.refuse(ip, RefusalReason::Limit, message);
     }
 }
 
@@ -215,12 +251,23 @@ fn failed(refusals: &Refusals, address: SocketAddr, failure: Failure) {
     }
 }
 
-/// A connection that waits for a task.
+/// A counted connection.
 #[derive(Debug)]
-struct Arrived {
-    stream: std::net::TcpStream,
+struct Arrived<T> {
+    stream: T,
     address: SocketAddr,
     permit: OwnedSemaphorePermit,
+}
+
+impl Arrived<std::net::TcpStream> {
+    /// The connection as one of this runtime.
+    fn served(self) -> io::Result<Arrived<TcpStream>> {
+        Ok(Arrived {
+            stream: TcpStream::from_std(self.stream)?,
+            address: self.address,
+            permit: self.permit,
+        })
+    }
 }
 
 /// An accepted connection before its handshake.

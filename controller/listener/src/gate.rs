@@ -76,7 +76,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// An eighth of all connections. Four of them are for those without an admitted agent.
+/// An eighth of all connections. Five of them are for those without an admitted agent: two for those that wait for a
+/// task, as many as agents come at once from one address, and one each for those before, in and after a handshake.
 fn eighth_of(limits: &Limits) -> usize {
     (limits.connections / 8).max(1)
 }
@@ -107,7 +108,7 @@ impl Gate {
 
     /// Limit of accepted connections that wait for a task.
     pub(crate) fn waiting_slots(&self) -> usize {
-        eighth_of(&self.limits)
+        2 * eighth_of(&self.limits)
     }
 
     /// Awaits room for a connection and then `next`. Returns the output of `next` with the room. Cancel safe if `next`

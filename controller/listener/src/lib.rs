@@ -4,7 +4,6 @@
 
 #![forbid(unsafe_code)]
 
-mod accept;
 mod acceptor;
 mod budget;
 mod connection;
@@ -15,6 +14,7 @@ mod http;
 mod limits;
 mod peer;
 mod probation;
+mod relief;
 mod turns;
 mod waiting_room;
 

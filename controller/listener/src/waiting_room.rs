@@ -2,9 +2,8 @@
 
 //! Accepted connections that wait for a task, shared fairly between sources.
 //!
-//! The kernel has one queue of new connections for all. When handshakes need more of the processor than there is, a
-//! flood fills that queue, and the kernel drops the connections of agents. So a thread of its own moves connections from
-//! there into this room, which gives each source its turn, and closes what is too much of the source with most.
+//! The kernel has one queue of new connections for all. Connections that leave it without a task wait here, where each
+//! source has its turn, and where what is too much of the source with most is closed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -153,7 +152,7 @@ mod tests {
             let room = WaitingRoom::new(slots);
             let mut left: HashMap<u8, usize> = HashMap::new();
             let (mut put, mut ended) = (0, 0);
-            for (number, step) in steps.into_iter().enumerate() {
+            for (number, step) in (0..).zip(steps) {
                 let Some(from) = step else {
                     if let Some((from, _)) = take(&room) {
                         *left.get_mut(&from).unwrap() -= 1;
@@ -163,7 +162,7 @@ mod tests {
                 };
                 *left.entry(from).or_default() += 1;
                 put += 1;
-                if let Some((refused, _)) = room.put(source(from), (from, number as u32)) {
+                if let Some((refused, _)) = room.put(source(from), (from, number)) {
                     let most = left.values().max().copied();
                     prop_assert_eq!(left.get(&refused).copied(), most);
                     *left.get_mut(&refused).unwrap() -= 1;
