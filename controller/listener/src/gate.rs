@@ -38,6 +38,7 @@ pub(crate) struct Gate {
     hellos: ConnectionSlots,
     /// Room for as many connections and [`LATE`] more.
     arrivals: Arc<Semaphore>,
+    /// Room for [`FRESH`] tasks.
     fresh: Arc<Semaphore>,
     /// Connections without an admitted stream.
     pub(crate) unadmitted: ConnectionSlots,
@@ -76,15 +77,16 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// An eighth of all connections. Five of them are for those without an admitted agent: two for those that wait for a
-/// task, as many as agents come at once from one address, and one each for those before, in and after a handshake.
-fn eighth_of(limits: &Limits) -> usize {
-    (limits.connections / 8).max(1)
+/// A sixteenth of all connections. Eight of them are for those without an admitted agent: four for those that wait for a
+/// task, which is as many as agents come at once from one address, two for those that wait for a turn, and one each
+/// for those before and after a handshake. The other half is reserved for admitted agents.
+fn sixteenth_of(limits: &Limits) -> usize {
+    (limits.connections / 16).max(1)
 }
 
 impl Gate {
     pub(crate) fn new(limits: Limits) -> Self {
-        let eighth = eighth_of(&limits);
+        let sixteenth = sixteenth_of(&limits);
         let slots = |slots, per_source| SlotLimits {
             slots,
             reserve: 0,
@@ -95,20 +97,20 @@ impl Gate {
         Self {
             turns: Turns::new(TurnLimits {
                 turns: limits.handshakes.max(1),
-                waiting: eighth,
+                waiting: 2 * sixteenth,
                 patience: limits.crowded_timeout,
             }),
-            arrivals: Arc::new(Semaphore::new(eighth + LATE)),
+            arrivals: Arc::new(Semaphore::new(sixteenth + LATE)),
             fresh: Arc::new(Semaphore::new(FRESH)),
-            hellos: ConnectionSlots::new(slots(eighth, limits.hellos_per_source.max(1))),
-            unadmitted: ConnectionSlots::new(slots(eighth, usize::MAX)),
+            hellos: ConnectionSlots::new(slots(sixteenth, limits.hellos_per_source.max(1))),
+            unadmitted: ConnectionSlots::new(slots(sixteenth, usize::MAX)),
             limits,
         }
     }
 
     /// Limit of accepted connections that wait for a task.
     pub(crate) fn waiting_slots(&self) -> usize {
-        2 * eighth_of(&self.limits)
+        4 * sixteenth_of(&self.limits)
     }
 
     /// Awaits room for a connection and then `next`. Returns the output of `next` with the room. Cancel safe if `next`

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Limits of the resources that unknown peers hold.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections in total. Those without an admitted agent are at most five eighths of this number plus
+    /// Connections in total. Those without an admitted agent are at most half of this number plus
     /// [`handshakes`](Self::handshakes).
     pub connections: usize,
     /// Connections of one source whose ClientHello is incomplete. One more displaces the oldest.

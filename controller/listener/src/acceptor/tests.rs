@@ -83,7 +83,7 @@ fn a_flood_is_refused_while_the_runtime_has_no_time() {
     let acceptor = Acceptor {
         tls: None,
         limits: Limits {
-            connections: 40,
+            connections: 48,
             ..Limits::default()
         },
         refusals: Arc::default(),
@@ -110,8 +110,8 @@ fn a_flood_is_refused_while_the_runtime_has_no_time() {
     });
     let _first = connect(2, target);
     assert_eq!(peers.recv().unwrap(), IpAddr::from([127, 0, 0, 2]));
-    let mut flood: Vec<_> = (0..11).map(|_| connect(2, target)).collect();
-    assert!(closed(flood.pop().unwrap()), "a quarter of 40 may wait");
+    let mut flood: Vec<_> = (0..13).map(|_| connect(2, target)).collect();
+    assert!(closed(flood.pop().unwrap()), "a quarter of 48 may wait");
     let _agent = connect(3, target);
     assert!(closed(flood.pop().unwrap()), "an agent takes its place");
     drop(busy);
