@@ -8,6 +8,7 @@ use portolan_source::{file, kubernetes};
 
 use crate::args::{Args, Source};
 use crate::clusters::ClustersArgs;
+use crate::edges::EdgeArgs;
 
 /// All that a run with these flags would refuse before its first connection. Blocks to read files.
 pub(crate) async fn problems(args: &Args) -> Vec<String> {
@@ -43,6 +44,7 @@ pub(crate) async fn problems(args: &Args) -> Vec<String> {
         let check = kubernetes::check_kubeconfig(kubeconfig, context).await;
         note(check.map_err(Into::into));
     }
+    note(EdgeArgs::validate(args).and_then(|()| args.edge.check_files()));
     note(ClustersArgs::validate(args));
     if args.source == Source::Clusters {
         found.extend(args.clusters.check_files());
@@ -114,6 +116,20 @@ mod tests {
             assert_eq!(one, 1, "{part}: {found:?}");
         }
         assert_eq!(found.len(), 4, "{found:?}");
+        // A file that is not there yet is waited for.
+        std::fs::create_dir(path("centre")).unwrap();
+        std::fs::write(path("centre/ca.crt"), "no certificate").unwrap();
+        let edge = [
+            "--plaintext",
+            "--cluster=eu",
+            "--federation-upstream=a:1",
+            &format!("--federation-tls-dir={}", path("centre")),
+        ];
+        let found = check(&edge).await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("centre/ca.crt"), "{found:?}");
+        let unnamed = check(&[edge[0], edge[2], "--federation-plaintext"]).await;
+        assert!(unnamed[0].contains("--cluster"), "{unnamed:?}");
         let none = check(&[]).await;
         assert!(none[0].contains("no server identity"), "{none:?}");
     }

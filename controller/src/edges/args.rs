@@ -111,6 +111,17 @@ impl EdgeArgs {
         Ok(())
     }
 
+    /// Opens the files of the identity.
+    ///
+    /// # Errors
+    /// If one cannot be read or does not fit.
+    pub(crate) fn check_files(&self) -> anyhow::Result<()> {
+        if self.is_on() {
+            self.identity().open("federation_tls").map(drop)?;
+        }
+        Ok(())
+    }
+
     /// Where virtual addresses of imports may be; anywhere if empty.
     pub(crate) fn ranges(&self) -> Vec<IpNet> {
         self.federation_address_range.clone()
