@@ -15,7 +15,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -81,9 +81,11 @@ impl Kubectl {
 
     /// Checks a condition once, and pauses if it does not hold.
     fn succeeds(&self, args: &[&str], input: &str) -> bool {
+        let begin = Instant::now();
         let found = self.run(args, input).is_ok();
         if !found {
-            pause(LOOK);
+            // On a busy machine kubectl itself takes seconds of the processor, which the server needs to start.
+            pause(LOOK.max(2 * begin.elapsed()));
         }
         found
     }
