@@ -152,7 +152,8 @@ fn assert_open(when: &str, open: &mut [(String, String, Connection)]) {
 fn of_ipvs(node: &Host, families: &[Family]) -> Vec<String> {
     let text = |command: &str| {
         let words: Vec<_> = command.split(' ').collect();
-        node.exec(&words).unwrap()
+        // `iptables-save` fails if a set of a rule goes meanwhile.
+        wait_for(command, PATIENT, || node.exec(&words).ok()).unwrap()
     };
     let mut found = Vec::new();
     let mut add = |text: String, is_ours: &dyn Fn(&str) -> bool| {
