@@ -21,7 +21,7 @@ use super::situation::Place;
 use super::stage::Stage;
 use crate::figure::{Goal, figure};
 use crate::lane;
-use crate::rig::{Answer, Connection, Protocol, RequestError};
+use crate::rig::{Answer, Connection, Protocol, RequestError, evidence};
 
 /// The source ports of requests: none is a node port or an ephemeral port.
 const PORTS: Range<u16> = 11_000..30_000;
@@ -68,6 +68,8 @@ pub struct Observation {
     pub answers: BTreeMap<Place, BTreeSet<Seen>>,
     /// The error that ended the requests.
     pub error: Option<RequestError>,
+    /// The kernels' state of a request without its expected answer.
+    pub evidence: Vec<String>,
 }
 
 /// A row with its expected and observed results.
@@ -100,10 +102,12 @@ impl fmt::Display for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let answers = Expectation::Answers(self.answers.clone());
         match &self.error {
-            None => write!(f, "{answers}"),
-            Some(error) if self.answers.is_empty() => write!(f, "{error}"),
-            Some(error) => write!(f, "{answers}, but also {error}"),
+            None => write!(f, "{answers}")?,
+            Some(error) if self.answers.is_empty() => write!(f, "{error}")?,
+            Some(error) => write!(f, "{answers}, but also {error}")?,
         }
+        let mut evidence = self.evidence.iter();
+        evidence.try_for_each(|line| write!(f, "\n    {line}"))
     }
 }
 
@@ -210,9 +214,15 @@ impl Stage {
             if asked >= patience.least && observed.answers.len() >= count {
                 break;
             }
-            match ask(row.protocol, to, timeout) {
+            let port = next_port();
+            match ask(port, row.protocol, to, timeout) {
                 Ok(answer) => self.note(row, &answer, &mut observed),
-                Err(error) => observed.error = Some(error),
+                Err(error) => {
+                    observed.error = Some(error);
+                    if count > 0 {
+                        observed.evidence = evidence::of_port(port);
+                    }
+                }
             }
             if observed.error.is_some() {
                 break;
@@ -235,13 +245,20 @@ impl Stage {
     }
 }
 
-/// Sends a request from its own source port. All Services have the same endpoints, and IPVS matches
-/// answers by the endpoint and the client's port, so it confuses connections from one port through
-/// two Services.
-fn ask(protocol: Protocol, to: SocketAddr, timeout: Duration) -> Result<Answer, RequestError> {
+/// The source port of a request. All Services have the same endpoints, and IPVS matches answers by the endpoint and
+/// the client's port, so it confuses connections from one port through two Services.
+fn next_port() -> u16 {
     static ASKED: AtomicU16 = AtomicU16::new(0);
     let nth = ASKED.fetch_add(1, Ordering::Relaxed);
-    let port = PORTS.start + nth % (PORTS.end - PORTS.start);
+    PORTS.start + nth % (PORTS.end - PORTS.start)
+}
+
+fn ask(
+    port: u16,
+    protocol: Protocol,
+    to: SocketAddr,
+    timeout: Duration,
+) -> Result<Answer, RequestError> {
     Connection::open_from(port, protocol, to, timeout)?.ask()
 }
 

@@ -13,8 +13,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::client::{Answer, Connection, RequestError};
+use super::evidence;
 use super::host::{Host, Protocol};
 use crate::wait::pause;
+
+/// The failures of a load with evidence.
+const EXAMPLES: usize = 3;
 
 /// The parameters of a load.
 #[derive(Clone, Debug)]
@@ -53,6 +57,8 @@ pub struct Failure {
     pub target: SocketAddr,
     /// The error.
     pub error: RequestError,
+    /// The kernels' state of one of the first failures: see [`evidence::of_port`].
+    pub evidence: Vec<String>,
 }
 
 /// The result of a load.
@@ -197,13 +203,19 @@ impl Shared {
         &self,
         target: SocketAddr,
         begun: Instant,
-    ) -> Result<(Answer, Slowest), RequestError> {
+    ) -> Result<(Answer, Slowest), (RequestError, Vec<String>)> {
         let LoadConfig {
             protocol, timeout, ..
         } = self.config;
-        let mut connection = Connection::open(protocol, target, timeout)?;
+        let connection = Connection::open(protocol, target, timeout);
+        let mut connection = connection.map_err(|error| (error, Vec::new()))?;
         let connected = begun.elapsed();
-        let answer = connection.ask()?;
+        let answer = connection.ask().map_err(|error| {
+            let is_example = self.lock().failures.len() < EXAMPLES;
+            let address = connection.local_address().ok().filter(|_| is_example);
+            let evidence = address.map(|address| evidence::of_port(address.port()));
+            (error, evidence.unwrap_or_default())
+        })?;
         let times = Slowest {
             at: begun - self.start,
             connected,
@@ -220,7 +232,7 @@ impl Shared {
         &self,
         target: SocketAddr,
         begun: Instant,
-        result: Result<(Answer, Slowest), RequestError>,
+        result: Result<(Answer, Slowest), (RequestError, Vec<String>)>,
     ) {
         let mut report = self.lock();
         report.requests += 1;
@@ -231,10 +243,11 @@ impl Shared {
                 }
                 *report.by_name.entry(answer.name).or_default() += 1;
             }
-            Err(error) => report.failures.push(Failure {
+            Err((error, evidence)) => report.failures.push(Failure {
                 at: begun - self.start,
                 target,
                 error,
+                evidence,
             }),
         }
     }
@@ -244,7 +257,7 @@ impl Shared {
     fn give_up(&self, error: &anyhow::Error) {
         let error = RequestError::Other(format!("{error:#}"));
         for target in &self.targets {
-            self.record(*target, Instant::now(), Err(error.clone()));
+            self.record(*target, Instant::now(), Err((error.clone(), Vec::new())));
         }
     }
 

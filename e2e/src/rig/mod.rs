@@ -17,6 +17,7 @@
 
 mod client;
 mod echo;
+pub mod evidence;
 mod host;
 mod lan;
 mod load;

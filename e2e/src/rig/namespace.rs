@@ -30,6 +30,19 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// All namespaces of this process's rigs, by name.
+    pub(super) fn all() -> Result<Vec<Self>> {
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let mut names = Vec::new();
+        for entry in fs::read_dir(DIRECTORY).with_context(|| format!("read {DIRECTORY}"))? {
+            names.extend(entry?.file_name().into_string());
+        }
+        names.retain(|name| name.starts_with(&prefix));
+        names.sort();
+        let all = names.into_iter().map(|name| Self { name: name.into() });
+        Ok(all.collect())
+    }
+
     /// The namespace of a process. The name, which a later rig removes, keeps it alive.
     pub(super) fn of_process(pid: u32) -> Result<Self> {
         let name = format!("{PREFIX}{}-process-{pid}", std::process::id());

@@ -117,6 +117,7 @@ fn only_answers_that_were_expected_are_right() {
     let seen = |answers: &[(Place, Seen)], error| Observation {
         answers: answers.iter().map(|(p, s)| (*p, [*s].into())).collect(),
         error,
+        evidence: Vec::new(),
     };
     let (here, there) = (Place::Here, Place::There);
     let node = Seen::Node(here);
