@@ -1,0 +1,111 @@
+# The jobs of the tests; sourced by e2e/test and e2e/repeat, not run. It needs lib.sh. ALL is set for long tests also.
+# shellcheck shell=bash
+
+# A job is a line "LANE NAME SECONDS TEST...": the test files that one process, or one guest, runs in
+# turn. SECONDS, measured on two cores, only orders the jobs: the longest begins first. A test is "FILE" or
+# "FILE:ARGUMENT,ARGUMENT..." with arguments of the test harness.
+jobs_pure() {
+    echo "pure unit 80 @unit"
+    echo "pure director 10 examples explain files importers properties schema"
+    echo "pure probe 20 engine kinds"
+    echo "pure federation 2 policy_files federation"
+}
+
+jobs_netns() {
+    echo "netns netlink 10 ipset_kernel conntrack_kernel route_kernel pair_kernel nftables_kernel"
+    echo "netns nftables 15 nftables"
+    echo "netns export 110 export"
+    echo "netns takeover 35 takeover:nftables_take,--test-threads=1"
+    echo "netns userspace 15 userspace"
+    echo "netns service 10 service"
+    echo "netns clusters 15 clusters"
+    echo "netns multicluster 160 multicluster"
+    echo "netns gateways 40 gateways:--skip,gateways_of_ipvs"
+    [ -z "$ALL" ] || echo "netns package 500 @package"
+    echo "netns rig 10 rig_smoke:--skip,a_virtual_server_made_by_hand_forwards,--skip,hairpin_needs_masquerade"
+    # It needs a kernel without IPVS.
+    [ "$(e2e/lanes/pick 2>/dev/null | head -n 1)" = native ] || echo "netns starts 2 starts:an_agent_without_ipvs prepare:node_without_ipvs"
+}
+
+# Real servers without a node's kernel; together with nodes they run in a guest.
+jobs_servers() {
+    echo "servers security 130 security:--test-threads=1"
+    echo "servers sources 110 servers_smoke lease self_managed follow restored events relay names_memory etcd grpc upstream"
+    # A machine that cannot build CoreDNS, or the agent in Go, skips these.
+    echo "servers dns 125 dns"
+    echo "servers go_agent 20 go_agent"
+    # Four control planes with RBAC, and the requirements of the MCS API one after the other.
+    [ -z "$ALL" ] || echo "servers mcs 240 mcs:--test-threads=1"
+    echo "servers fleet 45 fleet"
+    echo "servers spans 5 spans"
+    # Each permission of a controller taken away; it needs Helm.
+    [ -z "$ALL" ] || echo "servers rbac 120 rbac"
+    # A machine without Debian's chromium skips it.
+    [ -z "$ALL" ] || echo "servers browser 120 browser"
+}
+
+jobs_uml() {
+    cat <<'EOF'
+uml takeover 150 takeover:--skip,nftables_mode,--skip,nftables_take,--skip,to_nftables
+uml chaos 180 chaos
+uml conformance 100 conformance conformance_more
+uml degraded 95 degraded
+uml drains 75 drains
+uml cluster 80 cluster
+uml hardship 100 hardship
+uml services 90 services policies
+uml identity 215 identity slices
+uml restarts 70 restarts
+uml starts 50 starts prepare
+uml input 45 bad_input binding addresses
+uml agent 60 agent foreign once
+uml gateways 30 gateways:gateways_of_ipvs
+uml failover 80 failover
+uml drift 60 drift seen:--skip,ten_thousand
+uml kernel 20 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke
+EOF
+    # Checks by way of a Service do over IPv6 what they do over IPv4, and take a minute.
+    if [ -n "$ALL" ]; then echo "uml director 270 director"; else echo "uml director 200 director:--skip,over_ipv6"; fi
+    uml_is_packaged || jobs_nftables uml
+    [ -z "$ALL" ] || cat <<'EOF'
+uml soak 1900 soak
+uml seen 150 seen:ten_thousand
+uml guard 700 guard
+uml kube_proxy 300 conformance_kube_proxy
+uml install 900 install
+uml kubernetes_specs 3600 kubernetes_specs
+EOF
+}
+
+# Both dataplanes on one kernel. The package's kernel has no nftables that translates.
+jobs_nftables() {
+    echo "$1 changeover 15 changeover"
+    echo "$1 takeover_mode 60 takeover:nftables_mode"
+    echo "$1 takeover_nftables 40 takeover:to_nftables"
+}
+
+# The second kernel is emulated and slow: `make test` runs only tests that differ by kernel on it.
+jobs_debian() {
+    if [ -n "$ALL" ]; then
+        jobs_nftables debian
+        echo "debian kernel 900 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke services policies"
+        echo "debian conformance 600 conformance conformance_more restarts"
+        echo "debian kube_proxy 900 conformance_kube_proxy"
+    else
+        echo "debian kernel 40 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke"
+    fi
+}
+
+# The package's kernel of User Mode Linux is that of Debian 12.
+jobs_packaged() {
+    echo "packaged kernel 30 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke"
+    [ -z "$ALL" ] || echo "packaged conformance 250 conformance conformance_more services policies director:--skip,over_ipv6"
+}
+
+# A kernel with IPVS needs no guest. The jobs of uml have every test file that those of debian have.
+# Kubelets change settings of the whole kernel, so that they run in guests only.
+jobs_guest() {
+    jobs_uml | sed -E '/ (install|kubernetes_specs)$/d; s/^uml /guest /'
+    echo "guest changeover 60 changeover"
+    echo "guest takeover_nftables 90 takeover:to_nftables"
+}
