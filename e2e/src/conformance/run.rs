@@ -94,7 +94,9 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (row, expected, observed) = (&self.row, &self.expected, &self.observed);
-        write!(f, "{row} -> expected: {expected}; seen: {observed}")
+        write!(f, "{row} -> expected: {expected}; seen: {observed}")?;
+        let mut evidence = observed.evidence.iter();
+        evidence.try_for_each(|line| write!(f, "\n    {line}"))
     }
 }
 
@@ -102,12 +104,10 @@ impl fmt::Display for Observation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let answers = Expectation::Answers(self.answers.clone());
         match &self.error {
-            None => write!(f, "{answers}")?,
-            Some(error) if self.answers.is_empty() => write!(f, "{error}")?,
-            Some(error) => write!(f, "{answers}, but also {error}")?,
+            None => write!(f, "{answers}"),
+            Some(error) if self.answers.is_empty() => write!(f, "{error}"),
+            Some(error) => write!(f, "{answers}, but also {error}"),
         }
-        let mut evidence = self.evidence.iter();
-        evidence.try_for_each(|line| write!(f, "\n    {line}"))
     }
 }
 
