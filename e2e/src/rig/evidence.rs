@@ -54,9 +54,13 @@ fn read_all(namespaces: &[Namespace], read: impl Fn() -> Vec<String> + Sync) -> 
     namespaces.iter().flat_map(of_one).collect()
 }
 
-/// The lines of a file of this thread's namespace that contain a text. A file that is not there has none.
+/// The lines of a file of this thread's namespace that contain a text, or the reason why it cannot be read: no line of
+/// a table that is there means that it has no such connection.
 fn lines(file: &str, wanted: &str) -> Vec<String> {
-    let text = fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    let text = match fs::read_to_string(format!("/proc/thread-self/net/{file}")) {
+        Ok(text) => text,
+        Err(error) => return vec![format!("{file}: {error}")],
+    };
     let lines = text.lines().filter(|line| line.contains(wanted));
     lines.map(|line| format!("{file}: {line}")).collect()
 }
