@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Difference of two tables, as the requests of one transaction.
+//! Difference of two tables, as requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub enum Surplus {
 }
 
 /// The requests that make a table the desired one; `None` stands for no table. Everything in our table is
-/// ours. Reordering them is wrong: chains come before what leads to them.
+/// ours. Their order counts, since chains come before what leads to them: see [`transactions`](crate::transactions).
 #[must_use]
 pub fn plan(
     desired: &TableContent,
@@ -182,12 +182,12 @@ fn push_elements(set: &Arc<str>, deleted: Pairs, added: Pairs, requests: &mut Ve
 }
 
 /// Whether a key begins with that of a way.
-fn is_of_way(key: &[u8], ways: &Elements) -> bool {
+pub(crate) fn is_of_way(key: &[u8], ways: &Elements) -> bool {
     let len = ways.keys().next().map_or(usize::MAX, |way| way.len());
     key.get(..len).is_some_and(|way| ways.contains_key(way))
 }
 
-type Pairs = Vec<(Key, Value)>;
+pub(crate) type Pairs = Vec<(Key, Value)>;
 
 /// Elements to delete, with those that get another value, and elements to add, in one walk over both.
 fn difference(there: &Elements, wanted: &Elements) -> (Pairs, Pairs) {

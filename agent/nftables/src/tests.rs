@@ -13,6 +13,7 @@ use portolan_plan::{Config, DetectLocal, NodeFacts};
 use proptest::prelude::*;
 
 use crate::layout::{self, way_key};
+use crate::order::tests::advance_in_order;
 use crate::{List, Surplus, WayKey, Ways, advance, desire, plan};
 
 fn key(service: &str) -> RecordKey {
@@ -326,19 +327,17 @@ struct Service {
     local: u8,
     is_held: bool,
     is_sticky: bool,
-    is_ranged: bool,
+    ranges: u8,
 }
 
 fn service() -> impl Strategy<Value = Service> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
-    (0u8..40, 0u8..4, flags).prop_map(|(endpoints, local, (is_held, is_sticky, is_ranged))| {
-        Service {
-            endpoints,
-            local,
-            is_held,
-            is_sticky,
-            is_ranged,
-        }
+    let more = (any::<bool>(), any::<bool>(), 0u8..4);
+    (0u8..40, 0u8..4, more).prop_map(|(endpoints, local, (is_held, is_sticky, ranges))| Service {
+        endpoints,
+        local,
+        is_held,
+        is_sticky,
+        ranges,
     })
 }
 
@@ -357,9 +356,12 @@ fn table_of(services: &BTreeMap<u8, Service>) -> NodeTable {
             lists,
         );
         balancer.masquerade = !service.is_held;
-        if service.is_ranged {
-            balancer.source_ranges = vec!["10.0.0.0/8".parse().unwrap()];
-        }
+        let ranges = ["10.0.0.0/8", "172.16.0.0/12"];
+        let of_service = ranges.iter().zip([1, 2]);
+        let of_service = of_service.filter(|(_, bit)| service.ranges & bit != 0);
+        balancer.source_ranges = of_service
+            .map(|(range, _)| range.parse().unwrap())
+            .collect();
         let cluster_ip = vip(
             &format!("10.96.0.{number}"),
             FrontendKind::ClusterIp,
@@ -393,7 +395,7 @@ proptest! {
             let wanted = desired(&table, kernel.as_ref());
             check_references(&wanted);
             let requests = plan(&wanted, kernel.as_ref(), Surplus::Delete);
-            advance(&mut kernel, &requests);
+            advance_in_order(&mut kernel, requests);
             prop_assert_eq!(kernel.as_ref(), Some(&wanted));
             let again = desired(&table, kernel.as_ref());
             prop_assert_eq!(&again, &wanted, "slots are stable");

@@ -2,6 +2,7 @@
 
 //! Reconciliation of the kernel's nftables with a table.
 
+mod clients;
 mod takeover;
 
 use std::collections::BTreeMap;
@@ -10,10 +11,10 @@ use std::time::Instant;
 
 use portolan_dataplane::{DataplaneError, Flow, Kernel, KubeProxyRules, NftablesKernel};
 use portolan_model::{Families, Family, NodeInfo, NodeTable};
-use portolan_netlink::nftables::{CommitError, Request, TableContent, Value};
+use portolan_netlink::nftables::{CommitError, Request, TableContent};
 use portolan_nftables::{
-    AFFINITY, Lacking, List, Surplus, TABLE, Touched, Ways, advance, affinity_of, changes_udp,
-    deletes_endpoints, desire, everything, numbers, plan, plan_touched, unmark,
+    Lacking, Surplus, TABLE, Touched, Ways, advance, changes_udp, deletes_endpoints, desire,
+    everything, numbers, plan, plan_touched, transactions, unmark,
 };
 use portolan_plan::host::Host;
 use portolan_plan::{Config, NodeFacts};
@@ -330,23 +331,40 @@ impl NftablesReconciler {
                 return Ok(Ok(()));
             }
             // The last attempt relies on the content of our table alone.
-            let generation = observed.generation.filter(|_| attempt < ATTEMPTS);
-            let made = self.kernel.commit(family, TABLE, &requests, generation);
-            match made {
-                Err(CommitError::Outdated) => continue,
-                Err(error) => {
-                    describe(family, &error, &requests);
-                    return Ok(Err(error));
+            observed.generation = observed.generation.filter(|_| attempt < ATTEMPTS);
+            match self.commit(family, requests, &mut observed, outcome)? {
+                Err(CommitError::Outdated) => {}
+                Err(error) => return Ok(Err(error)),
+                Ok(()) => {
+                    self.observed = Some(observed);
+                    return Ok(Ok(()));
                 }
-                Ok(()) => {}
             }
-            advance(there, &requests);
-            // The kernel counts without 0.
-            let next = |generation: u32| generation.checked_add(1).unwrap_or(1);
+        }
+        Ok(Err(CommitError::Outdated))
+    }
+
+    /// Makes the transactions of a change, and follows what the kernel has of them in `observed`. The outer error
+    /// means that the kernel cannot be read.
+    fn commit(
+        &mut self,
+        family: Family,
+        requests: Vec<Request>,
+        observed: &mut Observed,
+        outcome: &mut Outcome,
+    ) -> Result<Result<(), CommitError>, DataplaneError> {
+        // The kernel counts without 0.
+        let next = |generation: u32| generation.checked_add(1).unwrap_or(1);
+        for requests in transactions(requests) {
+            let before = observed.generation;
+            if let Err(error) = self.kernel.commit(family, TABLE, &requests, before) {
+                describe(family, &error, &requests);
+                return Ok(Err(error));
+            }
+            advance(observed.tables.entry(family).or_default(), &requests);
             let now = self.kernel.generation()?;
-            observed.generation = generation.filter(|before| next(*before) == now).map(next);
+            observed.generation = before.map(next).filter(|next| *next == now);
             self.is_doubtful |= observed.generation.is_none();
-            self.observed = Some(observed);
             outcome.objects += requests.iter().map(Request::objects).sum::<usize>();
             if changes_udp(family, &requests) {
                 self.flows_due.insert(family);
@@ -354,9 +372,8 @@ impl NftablesReconciler {
             if deletes_endpoints(&requests) {
                 self.clients_due.insert(family);
             }
-            return Ok(Ok(()));
         }
-        Ok(Err(CommitError::Outdated))
+        Ok(Ok(()))
     }
 
     fn plan(
@@ -389,61 +406,6 @@ impl NftablesReconciler {
             let before = forgotten.tables.get(&family).and_then(Option::as_ref);
             let lacked = self.plan(family, table, before, surplus);
             objects(requests).saturating_sub(objects(&lacked))
-        })
-    }
-
-    /// Completes a reconciliation: forgets clients that are remembered with destinations that are gone.
-    ///
-    /// # Errors
-    /// If the kernel cannot be read or written. The next call tries again.
-    pub fn settle(&mut self) -> Result<(), DataplaneError> {
-        for family in self.clients_due.iter() {
-            self.forget_clients(family)?;
-        }
-        self.clients_due = Families::NONE;
-        Ok(())
-    }
-
-    fn forget_clients(&mut self, family: Family) -> Result<(), DataplaneError> {
-        let tables = self.observed.as_ref().map(|observed| &observed.tables);
-        let content = tables.and_then(|tables| tables.get(&family)?.as_ref());
-        if !content.is_some_and(|content| content.sets.contains_key(AFFINITY)) {
-            return Ok(());
-        }
-        let clients = self.kernel.elements(family, TABLE, AFFINITY)?;
-        for client in clients {
-            if self.is_served(family, &client) {
-                continue;
-            }
-            // Our own change, and perhaps others': the next look reads all.
-            if let Some(observed) = &mut self.observed {
-                observed.generation = None;
-            }
-            // Each on its own: one may expire meanwhile, and then is an error.
-            let request = Request::DelElements(AFFINITY.into(), vec![client]);
-            match self.kernel.commit(family, TABLE, &[request], None) {
-                Ok(()) | Err(CommitError::Refused(_)) => {}
-                Err(error) => tracing::warn!(%family, %error, "clients cannot be forgotten"),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the destination that a client is remembered with is still one of its way.
-    fn is_served(&self, family: Family, (key, value): &(Box<[u8]>, Value)) -> bool {
-        let Value::Data(value) = value else {
-            return false;
-        };
-        let Some((way, socket)) = affinity_of(family, key, value) else {
-            return false;
-        };
-        let Some(way) = self.ways.ways.get(&way).filter(|w| w.affinity.is_some()) else {
-            return false;
-        };
-        let lists = [Some(&way.inside), way.outside.as_ref()];
-        lists.into_iter().flatten().any(|list| match list {
-            List::To(list) => list.iter().any(|destination| destination.address == socket),
-            List::Drop | List::Refuse => false,
         })
     }
 

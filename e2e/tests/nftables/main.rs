@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod ranges;
 mod traces;
 
 use std::collections::BTreeSet;
