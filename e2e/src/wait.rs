@@ -34,6 +34,23 @@ pub fn wait_with_pauses<T>(
     poll(what, deadline, |_| interval, condition)
 }
 
+/// Repeats an action that others may disturb, such as `iptables-save`, which fails if a set of a rule goes meanwhile.
+/// Fails with its last error after `deadline`.
+pub fn retry<T>(
+    what: &str,
+    deadline: Duration,
+    mut action: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let mut last = None;
+    let done = wait_for(what, deadline, || {
+        action().map_err(|error| last = Some(error)).ok()
+    });
+    done.map_err(|waited| match last {
+        Some(last) => last.context(waited),
+        None => waited,
+    })
+}
+
 fn poll<T>(
     what: &str,
     deadline: Duration,
@@ -84,5 +101,14 @@ mod tests {
     fn an_error_names_the_condition() {
         let error = wait_for("the tide", Duration::from_millis(20), || None::<()>).unwrap_err();
         assert!(error.to_string().contains("the tide"), "{error}");
+    }
+
+    #[test]
+    fn a_retry_fails_with_the_last_error() {
+        let error = retry("the tide", Duration::from_millis(20), || -> Result<()> {
+            bail!("it is low")
+        });
+        let error = format!("{:#}", error.unwrap_err());
+        assert!(error.contains("the tide: it is low"), "{error}");
     }
 }

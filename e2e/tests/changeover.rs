@@ -14,7 +14,7 @@ use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{ports, service, slices};
 use portolan_e2e::rig::{Connection, Family, Host, Load, LoadConfig, Protocol};
-use portolan_e2e::wait::{wait_for, wait_with_pauses};
+use portolan_e2e::wait::{retry, wait_for, wait_with_pauses};
 use serde_json::json;
 
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
@@ -152,8 +152,7 @@ fn assert_open(when: &str, open: &mut [(String, String, Connection)]) {
 fn of_ipvs(node: &Host, families: &[Family]) -> Vec<String> {
     let text = |command: &str| {
         let words: Vec<_> = command.split(' ').collect();
-        // `iptables-save` fails if a set of a rule goes meanwhile.
-        wait_for(command, PATIENT, || node.exec(&words).ok()).unwrap()
+        retry(command, PATIENT, || node.exec(&words)).unwrap()
     };
     let mut found = Vec::new();
     let mut add = |text: String, is_ours: &dyn Fn(&str) -> bool| {

@@ -210,6 +210,7 @@ impl Stage {
             Expectation::Refused => (0, patience.refusal),
         };
         let mut observed = Observation::default();
+        let mut is_repeated = false;
         for asked in 0..patience.most {
             if asked >= patience.least && observed.answers.len() >= count {
                 break;
@@ -217,6 +218,12 @@ impl Stage {
             let port = next_port();
             match ask(port, row.protocol, to, timeout) {
                 Ok(answer) => self.note(row, &answer, &mut observed),
+                // Once: by chance a node gives one in thousands of requests the port of another one.
+                Err(RequestError::TimedOut)
+                    if count > 0 && !is_repeated && has_port_of_another(port) =>
+                {
+                    is_repeated = true;
+                }
                 Err(error) => {
                     observed.error = Some(error);
                     if count > 0 {
@@ -245,8 +252,22 @@ impl Stage {
     }
 }
 
+/// Returns `true` if IPVS confuses a request with another one, which this prints.
+fn has_port_of_another(port: u16) -> bool {
+    let is_confused = evidence::has_port_of_another(port).unwrap_or(false);
+    if is_confused {
+        let lines = evidence::of_port(port).join("\n    ");
+        let _ = writeln!(
+            io::stdout(),
+            "repeated, since IPVS has another connection from its port:\n    {lines}"
+        );
+    }
+    is_confused
+}
+
 /// The source port of a request. All Services have the same endpoints, and IPVS matches answers by the endpoint and
-/// the client's port, so it confuses connections from one port through two Services.
+/// the client's port, so it confuses connections from one port through two Services. Masquerade replaces it by a random
+/// one, which may be that of another request.
 fn next_port() -> u16 {
     static ASKED: AtomicU16 = AtomicU16::new(0);
     let nth = ASKED.fetch_add(1, Ordering::Relaxed);

@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use anyhow::Result;
+
 use super::namespace::Namespace;
 
 /// Lines of the connection tables of this process's namespaces that name a source port, or the port that a node
@@ -15,12 +17,40 @@ pub fn of_port(port: u16) -> Vec<String> {
         Ok(all) => all,
         Err(error) => return vec![format!("{error:#}")],
     };
-    let wanted = format!("sport={port} ");
-    let replaced = read_all(&namespaces, || lines("nf_conntrack", &wanted));
-    let replaced = replaced.iter().filter_map(|line| answered_port(line));
-    let ports: BTreeSet<u16> = replaced.chain([port]).collect();
+    let mut ports = answered_ports(&namespaces, port);
+    ports.insert(port);
     let read = || ports.iter().flat_map(|port| naming(*port)).collect();
     read_all(&namespaces, read)
+}
+
+/// Returns `true` if a node replaced the source port of a connection, and IPVS has another connection of a client with
+/// the port in its place. IPVS finds a connection by client and endpoint alone, so it translates the answers to both as
+/// those of the one that it has.
+pub fn has_port_of_another(port: u16) -> Result<bool> {
+    let namespaces = Namespace::all()?;
+    let mut ports = answered_ports(&namespaces, port);
+    ports.remove(&port);
+    let read = || lines("ip_vs_conn", "");
+    let connections = read_all(&namespaces, read);
+    let clients = connections.iter().filter_map(|line| client_port(line));
+    Ok(clients.into_iter().any(|client| ports.contains(&client)))
+}
+
+/// The ports that answers of connections with a source port go to.
+fn answered_ports(namespaces: &[Namespace], port: u16) -> BTreeSet<u16> {
+    let wanted = format!("sport={port} ");
+    let found = read_all(namespaces, || lines("nf_conntrack", &wanted));
+    found
+        .iter()
+        .filter_map(|line| answered_port(line))
+        .collect()
+}
+
+/// The client's port of a connection, from a line of `ip_vs_conn` as [`read_all`] has it: protocol, address, port.
+fn client_port(line: &str) -> Option<u16> {
+    let (_, connection) = line.split_once("ip_vs_conn: ")?;
+    let port = connection.split_whitespace().nth(2)?;
+    u16::from_str_radix(port, 16).ok()
 }
 
 /// The port that answers of a connection go to, from its line in `nf_conntrack`: the last `dport`.
@@ -75,5 +105,15 @@ mod tests {
                     sport=8080 dport=51234 mark=0 use=2";
         assert_eq!(answered_port(line), Some(51234));
         assert_eq!(answered_port("no connection"), None);
+    }
+
+    #[test]
+    fn the_port_of_a_client_is_the_first_one_of_a_line() {
+        let line =
+            "node0: ip_vs_conn: TCP C0A84D0C 3807 C0A84D0B 75A5 0AF40102 1F90 CLOSE             6";
+        assert_eq!(client_port(line), Some(0x3807));
+        let head =
+            "node0: ip_vs_conn: Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires";
+        assert_eq!(client_port(head), None);
     }
 }

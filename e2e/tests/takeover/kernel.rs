@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::rig::Host;
-use portolan_e2e::wait::wait_with_pauses;
+use portolan_e2e::wait::{retry, wait_with_pauses};
 
 use crate::world::{NODE_PORT, WEB};
 
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 fn text(node: &Host, command: &str) -> String {
     let words: Vec<_> = command.split(' ').collect();
-    node.exec(&words).unwrap()
+    retry(command, PATIENT, || node.exec(&words)).unwrap()
 }
 
 /// The number of connections so far of each real server of the Service under load, by virtual
