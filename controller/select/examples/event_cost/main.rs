@@ -14,14 +14,16 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use cap::Cap;
 use figures::{goal, prepare, processor_time};
-use peak_alloc::PeakAlloc;
 use portolan_catalog::{Catalog, DirtySet, Endpoint};
 use portolan_select::{Pipeline, Projector, SelectConfig};
+use tikv_jemallocator::Jemalloc;
 use world::World;
 
+/// The controller's allocator, with a count of what is allocated.
 #[global_allocator]
-static MEMORY: PeakAlloc = PeakAlloc;
+static MEMORY: Cap<Jemalloc> = Cap::new(Jemalloc, usize::MAX);
 
 const ROUNDS: usize = 9;
 const EVENTS: u16 = 4_000;
@@ -49,31 +51,31 @@ fn main() {
 fn weigh(world: World) {
     let per_endpoint = |bytes: usize| bytes as f64 / (world.services * world.endpoints) as f64;
     let names = world.names();
-    let before = MEMORY.current_usage();
+    let before = MEMORY.allocated();
     let mut catalog = Catalog::default();
     for change in world.objects() {
         // A new dirty set for each change: its memory is not the catalog's.
         catalog.apply(change, &mut DirtySet::default());
     }
-    let weight = MEMORY.current_usage() - before;
+    let weight = MEMORY.allocated() - before;
     println!("figure catalog_bytes {weight} bytes");
     println!("figure catalog_names_bytes {names} bytes");
     let beyond = per_endpoint(weight - names);
     goal("catalog_bytes_per_endpoint", beyond, "bytes", "<=", 60.0);
     // The same objects as sources convert them, without indexes.
-    let before = MEMORY.current_usage();
+    let before = MEMORY.allocated();
     let unpacked: Vec<_> = world.objects().collect();
-    let weight = MEMORY.current_usage() - before;
+    let weight = MEMORY.allocated() - before;
     drop(unpacked);
     let beyond = per_endpoint(weight.saturating_sub(names));
     println!("figure unpacked_bytes_per_endpoint {beyond:.1} bytes");
     let structure = size_of::<Endpoint>();
     println!("figure unpacked_endpoint_structure {structure} bytes");
 
-    let before = MEMORY.current_usage();
+    let before = MEMORY.allocated();
     let (projector, delta) = Projector::rebuild(&catalog, SelectConfig::default());
     drop(delta);
-    let tables = MEMORY.current_usage() - before;
+    let tables = MEMORY.allocated() - before;
     println!(
         "figure tables_bytes_per_endpoint {:.1} bytes",
         per_endpoint(tables)

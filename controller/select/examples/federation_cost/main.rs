@@ -15,14 +15,16 @@ mod world;
 
 use std::time::Duration;
 
+use cap::Cap;
 use edges::Edges;
 use figures::{goal, prepare, processor_time};
-use peak_alloc::PeakAlloc;
 use portolan_select::Pipeline;
+use tikv_jemallocator::Jemalloc;
 use world::{Shape, World, allocate};
 
+/// The controller's allocator, with a count of what is allocated.
 #[global_allocator]
-static MEMORY: PeakAlloc = PeakAlloc;
+static MEMORY: Cap<Jemalloc> = Cap::new(Jemalloc, usize::MAX);
 
 const ROUNDS: usize = 3;
 const EVENTS: usize = 1_000;
@@ -118,7 +120,7 @@ fn ratio(one: Duration, other: Duration) -> f64 {
 /// Heap for each endpoint of all clusters, and the time to compute all tables, which is what an
 /// event costs without incremental computation.
 fn weigh(world: World) -> (Pipeline, Duration) {
-    let before = MEMORY.current_usage();
+    let before = MEMORY.allocated();
     let mut pipeline = world.load();
     let start = processor_time();
     pipeline.flush();
@@ -128,7 +130,7 @@ fn weigh(world: World) -> (Pipeline, Duration) {
     let records = delta.records.len();
     assert_eq!(records, world.clusters * world.services, "not all imports");
     drop(delta);
-    let weight = MEMORY.current_usage() - before;
+    let weight = MEMORY.allocated() - before;
     let each = num(weight) / num(world.endpoints());
     goal("heap_per_endpoint", each, "bytes", "<=", 500.0);
     goal("cold_start", took.as_secs_f64(), "s", "<=", 60.0);
@@ -177,9 +179,9 @@ fn exports(world: World, pipeline: &mut Pipeline) -> Duration {
 /// What it costs that all clusters have edges, which get plans: heap for each endpoint of a plan, and processor time of
 /// an event for each edge.
 fn edges(world: World, pipeline: &mut Pipeline) {
-    let before = MEMORY.current_usage();
+    let before = MEMORY.allocated();
     let mut edges = Edges::new(world, pipeline);
-    let weight = MEMORY.current_usage() - before;
+    let weight = MEMORY.allocated() - before;
     let planned = world.clusters * world.endpoints();
     println!(
         "figure heap_of_plans {:.1} bytes for each endpoint and edge",
