@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use std::collections::{BTreeMap, BTreeSet};
+mod properties;
+
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -10,10 +12,8 @@ use portolan_model::{
 };
 use portolan_netlink::nftables::{Request, TableContent, Value, Verdict};
 use portolan_plan::{Config, DetectLocal, NodeFacts};
-use proptest::prelude::*;
 
 use crate::layout::{self, way_key};
-use crate::order::tests::advance_in_order;
 use crate::{List, Surplus, WayKey, Ways, advance, desire, plan};
 
 fn key(service: &str) -> RecordKey {
@@ -319,113 +319,6 @@ fn what_somebody_else_changed_in_our_table_is_mended() {
     let mut content = Some(retyped);
     advance(&mut content, &requests);
     assert_eq!(content, Some(wanted));
-}
-
-#[derive(Debug, Clone)]
-struct Service {
-    endpoints: u8,
-    local: u8,
-    is_held: bool,
-    is_sticky: bool,
-    ranges: u8,
-}
-
-fn service() -> impl Strategy<Value = Service> {
-    let more = (any::<bool>(), any::<bool>(), 0u8..4);
-    (0u8..40, 0u8..4, more).prop_map(|(endpoints, local, (is_held, is_sticky, ranges))| Service {
-        endpoints,
-        local,
-        is_held,
-        is_sticky,
-        ranges,
-    })
-}
-
-fn table_of(services: &BTreeMap<u8, Service>) -> NodeTable {
-    let mut all = NodeTable::default();
-    for (number, service) in services {
-        let name = number.to_string();
-        let lists = if service.is_held {
-            Lists::Local
-        } else {
-            Lists::Cluster
-        };
-        let mut balancer = vip(
-            &format!("192.0.2.{number}"),
-            FrontendKind::LoadBalancer,
-            lists,
-        );
-        balancer.masquerade = !service.is_held;
-        let ranges = ["10.0.0.0/8", "172.16.0.0/12"];
-        let of_service = ranges.iter().zip([1, 2]);
-        let of_service = of_service.filter(|(_, bit)| service.ranges & bit != 0);
-        balancer.source_ranges = of_service
-            .map(|(range, _)| range.parse().unwrap())
-            .collect();
-        let cluster_ip = vip(
-            &format!("10.96.0.{number}"),
-            FrontendKind::ClusterIp,
-            Lists::Cluster,
-        );
-        let mut record = record(&name, vec![cluster_ip, balancer], service.endpoints);
-        let timeout_seconds = 10 + u32::from(number % 2);
-        record.affinity = service.is_sticky.then_some(Affinity { timeout_seconds });
-        let own = NodeOverlay {
-            local: destinations(service.local.min(service.endpoints)),
-            own: destinations(service.local)
-                .iter()
-                .map(|d| d.address)
-                .collect(),
-            ..NodeOverlay::default()
-        };
-        all.lists.insert(record.key.clone(), Arc::new(own));
-        all.records.insert(record.key.clone(), Arc::new(record));
-    }
-    all
-}
-
-proptest! {
-    #[test]
-    fn tables_follow_each_other(
-        states in prop::collection::vec(prop::collection::btree_map(1u8..9, service(), 0..8), 1..5),
-    ) {
-        let mut kernel: Option<TableContent> = None;
-        for services in &states {
-            let table = table_of(services);
-            let wanted = desired(&table, kernel.as_ref());
-            check_references(&wanted);
-            let requests = plan(&wanted, kernel.as_ref(), Surplus::Delete);
-            advance_in_order(&mut kernel, requests);
-            prop_assert_eq!(kernel.as_ref(), Some(&wanted));
-            let again = desired(&table, kernel.as_ref());
-            prop_assert_eq!(&again, &wanted, "slots are stable");
-            prop_assert_eq!(plan(&again, kernel.as_ref(), Surplus::Delete), []);
-            // Each list has exactly its destinations.
-            let ways = Ways::new(&table, &NodeFacts::default());
-            for (key, way) in &ways.ways {
-                let List::To(list) = &way.inside else { continue };
-                let prefix = way_key(key);
-                let slots = wanted.sets[layout::ENDPOINTS].1.iter();
-                let of_way = slots.filter(|(slot, _)| slot.starts_with(&prefix));
-                let found: BTreeSet<_> = of_way.map(|(_, value)| value.clone().into_data()).collect();
-                let expected: BTreeSet<_> = list.iter().map(|d| layout::destination(d.address)).collect();
-                prop_assert_eq!(found, expected);
-            }
-        }
-    }
-}
-
-trait IntoData {
-    fn into_data(self) -> Box<[u8]>;
-}
-
-impl IntoData for Value {
-    fn into_data(self) -> Box<[u8]> {
-        match self {
-            Self::Data(data) => data,
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 #[test]

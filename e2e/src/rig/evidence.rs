@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::Result;
 
@@ -23,17 +24,65 @@ pub fn of_port(port: u16) -> Vec<String> {
     read_all(&namespaces, read)
 }
 
-/// Returns `true` if a node replaced the source port of a connection, and IPVS has another connection of a client with
-/// the port in its place. IPVS finds a connection by client and endpoint alone, so it translates the answers to both as
-/// those of the one that it has.
+/// Returns `true` if a node replaced the source port of a connection, and IPVS has another connection from the client's
+/// new port to the same endpoint. IPVS finds a connection by client and endpoint alone, so it translates the answers to
+/// both as those of the one that it has.
 pub fn has_port_of_another(port: u16) -> Result<bool> {
     let namespaces = Namespace::all()?;
-    let mut ports = answered_ports(&namespaces, port);
-    ports.remove(&port);
-    let read = || lines("ip_vs_conn", "");
-    let connections = read_all(&namespaces, read);
-    let clients = connections.iter().filter_map(|line| client_port(line));
-    Ok(clients.into_iter().any(|client| ports.contains(&client)))
+    let wanted = format!("sport={port} ");
+    let tracked = read_all(&namespaces, || lines("nf_conntrack", &wanted));
+    let answered: BTreeSet<Ends> = tracked.iter().filter_map(|line| answered(line)).collect();
+    let connections = read_all(&namespaces, || lines("ip_vs_conn", ""));
+    let mut others = connections.iter().filter_map(|line| balanced(line));
+    Ok(others.any(|ends| ends.client.port() != port && answered.contains(&ends)))
+}
+
+/// The ends of a connection by its answers.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ends {
+    client: SocketAddr,
+    endpoint: SocketAddr,
+}
+
+/// The ends between which answers go, from a line of `nf_conntrack`: the second one of each of its fields.
+fn answered(line: &str) -> Option<Ends> {
+    let last = |name: &str| {
+        let fields = line.split(' ').rev();
+        fields.filter_map(|field| field.strip_prefix(name)).next()
+    };
+    let socket = |ip: &str, port: &str| {
+        Some(SocketAddr::new(
+            last(ip)?.parse().ok()?,
+            last(port)?.parse().ok()?,
+        ))
+    };
+    Some(Ends {
+        client: socket("dst=", "dport=")?,
+        endpoint: socket("src=", "sport=")?,
+    })
+}
+
+/// The ends of a connection in IPVS, from a line of `ip_vs_conn` as [`read_all`] has it: protocol, client, virtual
+/// server and endpoint, in hexadecimal digits but for addresses of IPv6.
+fn balanced(line: &str) -> Option<Ends> {
+    let (_, connection) = line.split_once("ip_vs_conn: ")?;
+    let fields: Vec<&str> = connection.split_whitespace().collect();
+    let [_, client, client_port, _, _, endpoint, endpoint_port, ..] = fields[..] else {
+        return None;
+    };
+    let socket = |ip: &str, port| {
+        let v4 = || {
+            u32::from_str_radix(ip, 16)
+                .ok()
+                .map(|bits| Ipv4Addr::from(bits).into())
+        };
+        let ip = ip.parse().ok().or_else(v4)?;
+        Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+    };
+    Some(Ends {
+        client: socket(client, client_port)?,
+        endpoint: socket(endpoint, endpoint_port)?,
+    })
 }
 
 /// The ports that answers of connections with a source port go to.
@@ -44,13 +93,6 @@ fn answered_ports(namespaces: &[Namespace], port: u16) -> BTreeSet<u16> {
         .iter()
         .filter_map(|line| answered_port(line))
         .collect()
-}
-
-/// The client's port of a connection, from a line of `ip_vs_conn` as [`read_all`] has it: protocol, address, port.
-fn client_port(line: &str) -> Option<u16> {
-    let (_, connection) = line.split_once("ip_vs_conn: ")?;
-    let port = connection.split_whitespace().nth(2)?;
-    u16::from_str_radix(port, 16).ok()
 }
 
 /// The port that answers of a connection go to, from its line in `nf_conntrack`: the last `dport`.
@@ -107,13 +149,32 @@ mod tests {
         assert_eq!(answered_port("no connection"), None);
     }
 
+    /// Lines of requests that got no answer.
     #[test]
-    fn the_port_of_a_client_is_the_first_one_of_a_line() {
-        let line =
-            "node0: ip_vs_conn: TCP C0A84D0C 3807 C0A84D0B 75A5 0AF40102 1F90 CLOSE             6";
-        assert_eq!(client_port(line), Some(0x3807));
+    fn both_tables_tell_the_ends_of_a_connection() {
+        let v4 = "node0: ip_vs_conn: TCP C0A84D0C 3807 C0A84D0B 75A5 0AF40102 1F90 CLOSE   6";
+        let tracked = "node1: nf_conntrack: ipv4     2 tcp      6 56 SYN_RECV src=192.168.77.12 dst=10.96.0.9 \
+                       sport=12001 dport=80 src=10.244.1.2 dst=192.168.77.12 sport=8080 dport=14343 mark=0 use=2";
+        let ends = balanced(v4).unwrap();
+        assert_eq!(ends.client, "192.168.77.12:14343".parse().unwrap());
+        assert_eq!(answered(tracked), Some(ends));
+
+        let v6 = "node0: ip_vs_conn: TCP fd00:0077:0000:0000:0000:0000:0000:0012 39D5 \
+                  fd00:0077:0000:0000:0000:0000:0000:0011 75A6 \
+                  fd00:0244:0001:0000:0000:0000:0000:0002 1F90 CLOSE   7";
+        let tracked = "node1: nf_conntrack: ipv6     10 tcp      6 57 SYN_RECV src=fd00:77::12 dst=fd00:10:96::9 \
+                       sport=12002 dport=80 src=fd00:0244:0001:0000:0000:0000:0000:0002 \
+                       dst=fd00:0077:0000:0000:0000:0000:0000:0012 sport=8080 dport=14805 mark=0 use=2";
+        assert_eq!(answered(tracked), Some(balanced(v6).unwrap()));
+        let other = tracked.replace("dport=14805", "dport=14806");
+        assert_ne!(answered(&other), balanced(v6));
+
         let head =
             "node0: ip_vs_conn: Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires";
-        assert_eq!(client_port(head), None);
+        assert_eq!(balanced(head), None);
+        assert_eq!(
+            balanced("node0: ip_vs_conn: No such file or directory (os error 2)"),
+            None
+        );
     }
 }

@@ -47,7 +47,7 @@ impl NftablesReconciler {
         Ok(())
     }
 
-    /// Whether the destination that a client is remembered with is still one of its way.
+    /// Returns `true` if a client's way still has the destination that the client is remembered with.
     fn is_served(&self, family: Family, (key, value): &(Box<[u8]>, Value)) -> bool {
         let Value::Data(value) = value else {
             return false;
