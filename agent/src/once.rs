@@ -129,7 +129,7 @@ pub(crate) fn table_of_files(
             .with_context(|| format!("spec.maintenanceDirectory: {directory}"))?;
         overrides = maintenance.drain(&table.records, overrides);
     }
-    table.health = health_of(&table, &Health::new(), &overrides);
+    table.health = health_of(&table.records, Health::new(), overrides);
     let flags = run.host_flags();
     warnings.extend(overridden(&director, &flags));
     let host = host_of(&director, &flags, load_role(&run.state_dir));

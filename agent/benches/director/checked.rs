@@ -2,7 +2,7 @@
 
 //! Start, cost of checks, and one change of a weight.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use portolan_e2e::rig::{Host, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::director::{Director, Program};
 use crate::lateness::Lateness;
@@ -67,6 +68,25 @@ pub(crate) enum Change {
     Took(Duration),
     /// The kernel did not have it after this time.
     NotWithin(Duration),
+}
+
+/// Processor time of a bare check in microseconds: a connection that is made and aborted by four system calls, without
+/// a timeout, a state or a log.
+pub(crate) fn bare(load: Load) -> Result<f64> {
+    let rig = machine()?;
+    let _answered = listen(rig.node(0))?;
+    let connect_to_all = || -> Result<Duration> {
+        let before = clock_gettime(ClockId::ThreadCPUTime);
+        for service in 0..load.services {
+            for number in 0..load.backends {
+                let stream = TcpStream::connect(load.real_server(service, number))?;
+                rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
+            }
+        }
+        Ok((clock_gettime(ClockId::ThreadCPUTime) - before).try_into()?)
+    };
+    let time = rig.node(0).namespace().run(connect_to_all)??;
+    Ok(time.as_secs_f64() * 1e6 / f64::from(load.total()))
 }
 
 /// Starts a program, and has it check all backends and change a weight, some times.

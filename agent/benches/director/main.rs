@@ -95,6 +95,7 @@ fn starts() -> Result<()> {
 }
 
 fn checks() -> Result<()> {
+    figure("bare_check_cost", checked::bare(CHECKED)?, "us", None);
     let theirs = checked::run(Program::Keepalived, CHECKED, 3)?;
     say(Program::Keepalived, CHECKED, &theirs);
     let ours = checked::run(Program::Portolan, CHECKED, 5)?;

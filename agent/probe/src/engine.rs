@@ -80,7 +80,7 @@ pub struct Inputs<K: Ord> {
 /// What the engine tells. All of it may be cloned and read at any time.
 #[derive(Debug, Clone)]
 pub struct Handle<K: Ord> {
-    /// The verdicts. Changes within 10 ms are published together.
+    /// The verdicts. Changes within 10 ms are published together, and those of configuration at once.
     pub health: watch::Receiver<Health<K>>,
     /// States to be saved: after changes, at most one a second, and one a minute without.
     pub saved: watch::Receiver<Arc<Saved<K>>>,
@@ -163,7 +163,6 @@ impl<K: Key> Engine<K> {
         self.take_suspended();
         self.take_overrides();
         self.take_wanted();
-        self.publisher.publish(&mut self.balancers);
         let mut open = (true, true, true, true);
         loop {
             let next_start = self.start();
@@ -237,6 +236,8 @@ impl<K: Key> Engine<K> {
                 self.schedule(id, instant + delay.unwrap_or_default());
             }
         }
+        // Changes of configuration come together already, and somebody may wait for them.
+        self.publisher.publish(&mut self.balancers);
     }
 
     /// The states of the last run for the first load balancers, if they are to be believed now.

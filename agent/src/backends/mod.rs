@@ -15,21 +15,19 @@
 //! States that operators give backends are inputs of both.
 
 mod groups;
+mod health;
 pub(crate) mod metrics;
 pub(crate) mod overrides;
 mod wanted;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use portolan_health::{
-    Administrative, BackendStatus, LoadBalancer, Outcome, Presence, State, Verdicts,
-};
+use portolan_health::{LoadBalancer, Outcome};
 use portolan_model::check::{Check, CheckDefaults, Probe};
 use portolan_model::{ByRecord, NodeTable, Record, RecordHealth, RecordKey};
 use portolan_plan::Ways;
@@ -40,6 +38,8 @@ use portolan_probe::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use health::health_of_record;
+pub(crate) use health::{health_of, quorum};
 pub(crate) use metrics::BackendCollector;
 pub use overrides::ask as command;
 
@@ -47,6 +47,7 @@ use crate::args::Source;
 use crate::director::HostDirector;
 use crate::subscribe::Subscribed;
 use groups::OwnGroups;
+use health::HealthOfRecords;
 use overrides::OverrideStore;
 use wanted::Host;
 
@@ -73,6 +74,8 @@ pub(crate) struct Checkups {
     commanded: watch::Receiver<Overrides<RecordKey>>,
     /// Values of the fields that checks leave to this host.
     defaults: watch::Receiver<CheckDefaults>,
+    /// The health that was computed last.
+    judged: HealthOfRecords,
     /// Number of the last health that was passed on.
     number: u64,
     /// The director of this host, which follows tables of controllers, and the host's name.
@@ -154,6 +157,7 @@ pub(crate) fn start(
         commanded: overrides.in_force(),
         overrides: overrides.clone(),
         defaults: controls.defaults.subscribe(),
+        judged: HealthOfRecords::default(),
         number: 0,
         director: None,
     };
@@ -237,7 +241,10 @@ impl Checkups {
             self.want(&table.table);
         }
         let commanded = self.commanded.borrow_and_update().clone();
-        let health = health_of(&table.table, &self.health.borrow_and_update(), &commanded);
+        let verdicts = self.health.borrow_and_update().clone();
+        let health = self
+            .judged
+            .update(&table.table.records, verdicts, commanded);
         let before = self.checked.borrow().clone();
         if !is_table && before.is_some_and(|before| before.table.health == health) {
             return;
@@ -329,95 +336,9 @@ fn with_health(table: &Subscribed, health: ByRecord<RecordHealth>, is_table: boo
     with
 }
 
-/// The health of a table's records.
-pub(crate) fn health_of(
-    table: &NodeTable,
-    verdicts: &Health,
-    commanded: &Overrides<RecordKey>,
-) -> ByRecord<RecordHealth> {
-    let judged = verdicts.keys();
-    let keys: BTreeSet<_> = judged.chain(commanded.keys().map(|(key, _)| key)).collect();
-    let known = keys
-        .into_iter()
-        .filter(|key| table.records.contains_key(*key));
-    known
-        .map(|key| {
-            let health = health_of_record(key, verdicts.get(key).map(|each| &**each), commanded);
-            (key.clone(), Arc::new(health))
-        })
-        .collect()
-}
-
-/// The health of one record.
-fn health_of_record(
-    key: &RecordKey,
-    verdicts: Option<&Verdicts>,
-    commanded: &Overrides<RecordKey>,
-) -> RecordHealth {
-    let first = (key.clone(), SocketAddr::from(([0, 0, 0, 0], 0)));
-    let own = commanded.range(first..);
-    let own = own.take_while(|((each, _), _)| each == key);
-    let own: BTreeMap<_, _> = own
-        .map(|((_, address), state)| (*address, *state))
-        .collect();
-    health(verdicts, &own)
-}
-
-/// Health of a record. A backend that no check has judged yet is left out: it keeps the weight that it has in
-/// the kernel. A command to drain or disable one needs no check and no verdict.
-fn health(
-    verdicts: Option<&Verdicts>,
-    commanded: &BTreeMap<SocketAddr, Administrative>,
-) -> RecordHealth {
-    let judged = verdicts.iter().flat_map(|verdicts| {
-        let states = verdicts.states.iter();
-        let states = states.filter(|(address, status)| is_judged(status, commanded.get(*address)));
-        states.filter_map(|(address, status)| {
-            let verdict = verdicts.backends.get(address)?;
-            // One that is drained stays until it is disabled, or no more in the table.
-            let stays = verdict.presence == Presence::Present
-                || status.administrative == Administrative::Drain;
-            Some((*address, stays.then_some(u32::from(verdict.weight))))
-        })
-    });
-    let mut weights: BTreeMap<_, _> = judged.collect();
-    weights.extend(commanded.iter().filter_map(|(address, state)| match state {
-        Administrative::Enabled => None,
-        Administrative::Drain => Some((*address, Some(0))),
-        Administrative::Disabled => Some((*address, None)),
-    }));
-    let known = verdicts.filter(|verdicts| knows_quorum(verdicts));
-    RecordHealth {
-        is_sorry: known.is_some_and(|verdicts| verdicts.sorry),
-        lacks_quorum: known.is_some_and(|verdicts| !verdicts.quorum),
-        weights,
-        commanded: commanded.keys().copied().collect(),
-    }
-}
-
-/// Whether a verdict is to be followed. One from before a command is not.
-fn is_judged(status: &BackendStatus, commanded: Option<&Administrative>) -> bool {
-    let is_probed = status.state != State::Probing;
-    let is_out = status.administrative != Administrative::Enabled;
-    (is_probed || is_out) && status.commanded.as_ref() == commanded
-}
-
-/// Quorum of a record; `None` while nothing is known about it.
-pub(crate) fn quorum(verdicts: &Verdicts) -> Option<bool> {
-    knows_quorum(verdicts).then_some(verdicts.quorum)
-}
-
 /// The name of a record's frontend: `TCP/192.0.2.10:80`.
 pub(crate) fn frontend(record: &Record) -> String {
     wanted::frontend(record)
-}
-
-/// Whether anything is known about the quorum: nothing is as long as no backend that may serve has a result.
-fn knows_quorum(verdicts: &Verdicts) -> bool {
-    let states = verdicts.states.values();
-    let may_serve = |status: &&BackendStatus| status.administrative == Administrative::Enabled;
-    let mut may_serve = states.filter(may_serve).peekable();
-    may_serve.peek().is_none() || may_serve.any(|status| status.state != State::Probing)
 }
 
 /// A time without its fraction.

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
+mod health;
+
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use portolan_director::Director;
-use portolan_health::{Assigned, Verdict, Way};
+use portolan_health::{
+    Administrative, Assigned, BackendStatus, Presence, State, Verdict, Verdicts, Way,
+};
 use portolan_model::check::{ExecProbe, Inherited, TcpProbe, Timers, Via, WeightFrom};
 use portolan_model::ipvs::{ForwardingMethod, Thresholds};
 use portolan_model::{
@@ -84,6 +89,7 @@ fn rig_of(controls: &CheckControls, director: Option<(HostDirector, Arc<str>)>) 
     let (commanded, commanded_receiver) = watch::channel(Overrides::new());
     let nowhere = Path::new("/proc/portolan-none");
     let checkups = Checkups {
+        judged: HealthOfRecords::default(),
         tables: tables_receiver,
         ways: ways_receiver,
         health: health_receiver.clone(),
@@ -313,27 +319,6 @@ async fn verdicts_become_health_of_the_same_revision() {
     assert!(rig.wanted.borrow_and_update().is_empty());
 }
 
-#[test]
-fn without_any_result_the_sorry_server_does_not_come_in() {
-    let mut probing = Verdicts::clone(&verdicts(State::Probing, 0));
-    probing.sorry = true;
-    for status in probing.states.values_mut() {
-        status.state = State::Probing;
-    }
-    let nothing = BTreeMap::new();
-    assert!(!health(Some(&probing), &nothing).is_sorry);
-    let mut down = Verdicts::clone(&verdicts(State::Down, 0));
-    down.sorry = true;
-    assert!(health(Some(&down), &nothing).is_sorry);
-    // Nor because the only backend with a result is drained by command.
-    probing.states.get_mut(&backend(1)).unwrap().state = State::Up;
-    assert!(health(Some(&probing), &nothing).is_sorry);
-    for status in probing.states.values_mut().take(1) {
-        status.administrative = Administrative::Drain;
-    }
-    assert!(!health(Some(&probing), &nothing).is_sorry);
-}
-
 #[tokio::test]
 async fn a_controller_starts_no_program() {
     let directory = tempfile::tempdir().unwrap();
@@ -371,33 +356,6 @@ async fn a_table_that_comes_with_a_verdict_is_not_missed() {
         assert_eq!(rig.next().await.table.health.len(), 1);
         assert_eq!(rig.wanted.borrow_and_update().len(), 1);
     }
-}
-
-#[test]
-fn a_command_counts_at_once_and_before_any_check() {
-    let of = |verdicts: Option<&Verdicts>, state| health(verdicts, &[(backend(2), state)].into());
-    let (drain, disabled) = (Administrative::Drain, Administrative::Disabled);
-    for verdicts in [
-        None,
-        Some(verdicts(State::Probing, 0)),
-        Some(verdicts(State::Up, 7)),
-    ] {
-        let drained = of(verdicts.as_deref(), drain);
-        assert_eq!(drained.weights.get(&backend(2)), Some(&Some(0)));
-        assert_eq!(drained.commanded, [backend(2)].into());
-        let disabled = of(verdicts.as_deref(), disabled);
-        assert_eq!(disabled.weights.get(&backend(2)), Some(&None));
-        // A verdict from before the command says nothing about one that is enabled.
-        let enabled = of(verdicts.as_deref(), Administrative::Enabled);
-        assert_eq!(enabled.weights.get(&backend(2)), None);
-    }
-    let mut judged = Verdicts::clone(&verdicts(State::Up, 7));
-    judged.states.get_mut(&backend(2)).unwrap().commanded = Some(Administrative::Enabled);
-    let enabled = of(Some(&judged), Administrative::Enabled);
-    assert_eq!(enabled.weights.get(&backend(2)), Some(&Some(7)));
-    // Nor does one from before the end of a command.
-    let without = health(Some(&judged), &BTreeMap::new());
-    assert_eq!(without.weights.get(&backend(2)), None);
 }
 
 /// A whole stage with its engine; the sync loop is the test's, and programs all that comes.

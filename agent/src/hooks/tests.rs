@@ -63,8 +63,9 @@ impl Rig {
             text: &text,
         };
         let generation = portolan_director::parse(&[file], &Default::default()).unwrap();
+        let balancers = &generation.load_balancers;
         let all = records(
-            &generation.load_balancers,
+            balancers.iter().map(|balancer| &**balancer),
             Some(&Default::default()),
             &"".into(),
         );
@@ -73,10 +74,9 @@ impl Rig {
             records: all,
             ..NodeTable::default()
         };
-        let of_files: BTreeMap<ObjectName, Hooks> = generation
-            .load_balancers
-            .into_iter()
-            .map(|balancer| (balancer.name, balancer.hooks))
+        let of_files: BTreeMap<ObjectName, Hooks> = balancers
+            .iter()
+            .map(|balancer| (balancer.name.clone(), balancer.hooks.clone()))
             .collect();
         let subscribed = Arc::new(Subscribed::new((0, 1), Arc::new(table)));
         let (tables_out, tables) = watch::channel(Some(subscribed));

@@ -65,7 +65,7 @@ pub fn explain_files(files: &[File<'_>], name: Option<&str>) -> Answer {
         .load_balancers
         .iter()
         .filter(|object| name.is_none_or(|name| object.name.to_string() == name));
-    let text: String = wanted.map(explain).collect();
+    let text: String = wanted.map(|object| explain(object)).collect();
     match name {
         Some(name) if text.is_empty() => Answer {
             text: format!("no load balancer {name} with backends\n"),

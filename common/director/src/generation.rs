@@ -3,13 +3,14 @@
 //! All objects of all files, taken together or not at all.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::balancer::LoadBalancer;
 use crate::convert::{self, Finding, Findings};
 use crate::director::Director;
 use crate::document::API_VERSION;
 use crate::problem::{Position, Problem};
-use crate::read::{Format, Node, Piece, Value, check, split, without};
+use crate::read::{Format, Node, Piece, check, split, without};
 use crate::rules::{Already, Placed, together};
 use crate::schema;
 
@@ -26,7 +27,7 @@ pub struct File<'t> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Generation {
     /// The load balancers, in file order.
-    pub load_balancers: Vec<LoadBalancer>,
+    pub load_balancers: Vec<Arc<LoadBalancer>>,
     /// The directors, in file order.
     pub directors: Vec<Director>,
     /// What is probably not meant so.
@@ -54,15 +55,46 @@ pub struct NotOurs {
 /// All problems of all files, in file order, if there is any. Warnings are no problems.
 pub fn parse(files: &[File<'_>], already: &Already) -> Result<Generation, Vec<Problem>> {
     let mut reader = Reader::default();
-    reader.files(files, &HashMap::new());
+    reader.files(files, &mut Former::default());
     finish(reader, files, already)
 }
 
 /// Load balancers of the last reading by the texts of their documents.
 #[derive(Debug, Default)]
-pub struct Former(HashMap<Box<str>, LoadBalancer>);
+pub struct Former {
+    documents: HashMap<Box<str>, FormerDocument>,
+    /// Number of the last reading.
+    reading: u64,
+}
 
-/// Like [`parse`], but does not parse the documents again that are as they were in the last reading.
+#[derive(Debug)]
+struct FormerDocument {
+    object: Arc<LoadBalancer>,
+    /// Number of the last reading that had it.
+    reading: u64,
+}
+
+impl Former {
+    /// The load balancer of a document that is as it was; notes that this reading has it.
+    fn get(&mut self, text: &str) -> Option<Arc<LoadBalancer>> {
+        let document = self.documents.get_mut(text)?;
+        document.reading = self.reading;
+        Some(Arc::clone(&document.object))
+    }
+
+    /// Remembers documents that were parsed, and forgets those that this reading does not have.
+    fn replace(&mut self, parsed: Vec<(&str, Arc<LoadBalancer>)>) {
+        let reading = self.reading;
+        self.documents
+            .retain(|_, document| document.reading == reading);
+        let parsed = parsed.into_iter();
+        self.documents
+            .extend(parsed.map(|(text, object)| (text.into(), FormerDocument { object, reading })));
+    }
+}
+
+/// Like [`parse`], but does not parse the documents again that are as they were in the last reading: their load
+/// balancers are the same allocations.
 ///
 /// # Errors
 /// Those of [`parse`]. The last reading stays as it was.
@@ -72,19 +104,15 @@ pub fn parse_again(
     former: &mut Former,
 ) -> Result<Generation, Vec<Problem>> {
     let mut reader = Reader::default();
-    let texts = reader.files(files, &former.0);
-    let objects = reader.balancers.iter().map(|placed| placed.object.clone());
-    let read = texts.into_iter().zip(objects).collect::<Vec<_>>();
+    former.reading += 1;
+    let parsed = reader.files(files, former);
     let has_problems = !reader.problems.is_empty()
         || !together(&reader.balancers, &reader.directors, already).is_empty();
     // A document that was not parsed has no places for problems, nor its warnings.
     if has_problems {
         return parse(files, already);
     }
-    former.0 = read
-        .into_iter()
-        .filter_map(|(text, object)| Some((text?, object)))
-        .collect();
+    former.replace(parsed);
     Ok(reader.generation())
 }
 
@@ -109,7 +137,7 @@ fn finish(
 
 #[derive(Default)]
 struct Reader {
-    balancers: Vec<Placed<LoadBalancer>>,
+    balancers: Vec<Placed<Arc<LoadBalancer>>>,
     directors: Vec<Placed<Director>>,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
@@ -117,35 +145,28 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads all files; `former` has what is not parsed again. Returns the text of each load balancer that has no
-    /// warning.
-    fn files(
+    /// Reads all files; `former` has what is not parsed again. Returns the load balancers that were parsed without
+    /// a warning, with the texts of their documents.
+    fn files<'t>(
         &mut self,
-        files: &[File<'_>],
-        former: &HashMap<Box<str>, LoadBalancer>,
-    ) -> Vec<Option<Box<str>>> {
-        let mut texts = Vec::new();
+        files: &[File<'t>],
+        former: &mut Former,
+    ) -> Vec<(&'t str, Arc<LoadBalancer>)> {
+        let mut parsed = Vec::new();
         for file in files {
             for piece in split(file.text, Format::of(file.name)) {
-                let warnings = self.warnings.len();
-                match former.get(piece.text) {
-                    Some(object) => self.balancers.push(Placed {
-                        object: object.clone(),
-                        file: file.name.to_owned(),
-                        document: Node {
-                            at: Position::default(),
-                            value: Value::Null,
-                        },
-                    }),
-                    None => self.piece(file.name, piece),
+                if let Some(object) = former.get(piece.text) {
+                    self.balancers.push(Placed::unparsed(object, file.name));
+                    continue;
                 }
-                if texts.len() < self.balancers.len() {
-                    let is_quiet = self.warnings.len() == warnings;
-                    texts.push(is_quiet.then(|| piece.text.into()));
-                }
+                let (objects, warnings) = (self.balancers.len(), self.warnings.len());
+                self.piece(file.name, piece);
+                let is_quiet = self.warnings.len() == warnings;
+                let added = self.balancers[objects..].iter().filter(|_| is_quiet);
+                parsed.extend(added.map(|placed| (piece.text, Arc::clone(&placed.object))));
             }
         }
-        texts
+        parsed
     }
 
     fn piece(&mut self, file: &str, piece: Piece<'_>) {
@@ -205,7 +226,7 @@ impl Reader {
         let Some((document_of_types, mut findings)) = read else {
             return;
         };
-        let object = convert::load_balancer(&document_of_types, &mut findings);
+        let object = Arc::new(convert::load_balancer(&document_of_types, &mut findings));
         self.keep(file, document, findings, object, |reader, placed| {
             reader.balancers.push(placed)
         });

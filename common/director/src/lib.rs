@@ -55,7 +55,7 @@ pub use generation::{File, Former, Generation, NotOurs, parse, parse_again};
 pub use manual::manual;
 pub use object::{ObjectName, Tags};
 pub use problem::{Position, Problem, not_applied};
-pub use records::records;
+pub use records::{RecordCache, records};
 pub use rules::{Already, Claims, taken};
 pub use schema::{schema, schema_text, strict_schema};
 pub use unsupported::{unsupported, unsupported_in_fleet};

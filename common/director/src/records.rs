@@ -2,7 +2,7 @@
 
 //! Records of load balancers: one for each frontend.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -16,22 +16,74 @@ use portolan_model::{
 use crate::check::DeclaredCheck;
 use crate::document::{PersistenceEngine, SchedulerFlag, TunnelChecksum};
 use crate::rules::frontend_of;
-use crate::{Backend, Forwarding, LoadBalancer, Packets, Tunnel};
+use crate::{Backend, Forwarding, LoadBalancer, ObjectName, Packets, Tunnel};
 
 /// The records of load balancers on a host, whose director gives the defaults of checks; without them, for hosts that
 /// each have their own.
 ///
 /// A mark has any protocol; its record's key has TCP, as the kernel says of marks too.
 #[must_use]
-pub fn records(
-    balancers: &[LoadBalancer],
+pub fn records<'a>(
+    balancers: impl IntoIterator<Item = &'a LoadBalancer>,
     defaults: Option<&CheckDefaults>,
     cluster: &Arc<str>,
 ) -> ByRecord<Record> {
     let of_one = |balancer| records_of(balancer, defaults, cluster);
-    let all = balancers.iter().flat_map(of_one);
+    let all = balancers.into_iter().flat_map(of_one);
     all.map(|record| (record.key.clone(), Arc::new(record)))
         .collect()
+}
+
+/// The records of the last reading, of which those of load balancers that did not change are not made again.
+///
+/// A record that is equal to the one before is the same allocation: comparisons of whole tables are cheap then.
+#[derive(Debug, Default)]
+pub struct RecordCache {
+    defaults: Option<CheckDefaults>,
+    cluster: Arc<str>,
+    made: HashMap<ObjectName, Made>,
+}
+
+#[derive(Debug)]
+struct Made {
+    balancer: Arc<LoadBalancer>,
+    records: Vec<Arc<Record>>,
+}
+
+impl RecordCache {
+    /// Like [`records`]. Load balancers that this reading does not have are forgotten.
+    pub fn records(
+        &mut self,
+        balancers: &[Arc<LoadBalancer>],
+        defaults: Option<&CheckDefaults>,
+        cluster: &Arc<str>,
+    ) -> ByRecord<Record> {
+        let is_same = self.defaults.as_ref() == defaults && self.cluster == *cluster;
+        (self.defaults, self.cluster) = (defaults.cloned(), Arc::clone(cluster));
+        let mut before = std::mem::take(&mut self.made);
+        let mut all = ByRecord::new();
+        for balancer in balancers {
+            let records = match before.remove(&balancer.name) {
+                Some(old) if is_same && old.balancer == *balancer => old.records,
+                old => {
+                    let old = old.map(|old| old.records).unwrap_or_default();
+                    let new = records_of(balancer, defaults, cluster);
+                    new.map(|record| same_or_new(record, &old)).collect()
+                }
+            };
+            all.extend(records.iter().map(|one| (one.key.clone(), Arc::clone(one))));
+            let balancer = Arc::clone(balancer);
+            let name = balancer.name.clone();
+            self.made.insert(name, Made { balancer, records });
+        }
+        all
+    }
+}
+
+/// The old record that is equal to this one, or this one.
+fn same_or_new(record: Record, old: &[Arc<Record>]) -> Arc<Record> {
+    let same = old.iter().find(|old| ***old == record);
+    same.map_or_else(|| Arc::new(record), Arc::clone)
 }
 
 fn records_of<'a>(
@@ -247,223 +299,4 @@ fn flags(balancer: &LoadBalancer, protocol: Option<Protocol>) -> ipvs::Flags {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Already, File, parse};
-
-    const WEB: &str = r#"
-apiVersion: portolan.dev/v1alpha1
-kind: LoadBalancer
-metadata: {name: web}
-spec:
-  frontends: [{name: http, addresses: [192.0.2.10, "2001:db8::10"], port: 80}]
-  backends:
-  - {address: 10.0.0.12, port: 8080, weight: 3}
-  - {address: 10.0.0.11, port: 8080, maxConnections: 9}
-  - {address: "fd00::11", port: 8080}
-  sorryServer: {address: 10.0.0.99, port: 8000}
-  checks: [{interval: 5s, fall: 3, http: {path: /healthz}}]
-"#;
-
-    fn parsed(text: &str) -> LoadBalancer {
-        let file = File {
-            name: "lb.yaml",
-            text,
-        };
-        let generation = parse(&[file], &Already::default()).unwrap();
-        generation.load_balancers.into_iter().next().unwrap()
-    }
-
-    fn only_record(text: &str) -> Record {
-        let all = records(&[parsed(text)], Some(&CheckDefaults::default()), &"".into());
-        let mut all = all.values();
-        let record = all.next().unwrap();
-        assert!(all.next().is_none());
-        Record::clone(record)
-    }
-
-    #[test]
-    fn a_frontend_becomes_a_record() {
-        let record = only_record(WEB);
-        assert_eq!(record.key.to_string(), "default/web:http/TCP");
-        let frontends: Vec<_> = record.frontends.iter().map(|f| (f.kind, f.port)).collect();
-        assert_eq!(frontends, [(FrontendKind::Balanced, 80); 2]);
-        let destinations = record.destinations.iter();
-        let destinations: Vec<_> = destinations
-            .map(|d| (d.address.to_string(), d.weight))
-            .collect();
-        let expected = [
-            ("10.0.0.11:8080", 1),
-            ("10.0.0.12:8080", 3),
-            ("[fd00::11]:8080", 1),
-        ];
-        assert_eq!(
-            destinations,
-            expected.map(|(address, weight)| (address.to_owned(), weight))
-        );
-        let balancing = record.balancing.unwrap();
-        assert!(balancing.fits(3));
-        // One setting differs.
-        assert_eq!(balancing.profiles.len(), 2);
-        assert_eq!(balancing.profile(0).unwrap().thresholds.upper, 9);
-        assert_eq!(balancing.profile(1), balancing.profile(2));
-        assert_eq!(balancing.profile(0).unwrap().checks.len(), 1);
-        let sorry = balancing.sorry_server.as_ref().unwrap();
-        assert_eq!(sorry.address.to_string(), "10.0.0.99:8000");
-        let scheduling = record.scheduling;
-        assert_eq!(scheduling.scheduler.as_deref(), Some("wlc"));
-        assert_eq!(scheduling.flags, Some(ipvs::Flags(0)));
-    }
-
-    #[test]
-    fn direct_backends_have_the_frontends_port_and_one_packet_is_for_udp() {
-        let text = r#"
-apiVersion: portolan.dev/v1alpha1
-kind: LoadBalancer
-metadata: {name: dns}
-spec:
-  frontends: [{addresses: [192.0.2.53], protocol: UDP, port: 53}, {addresses: [192.0.2.53], port: 53}]
-  scheduler: mh
-  onePacket: true
-  forwarding: {method: Direct}
-  backends: [{address: 10.0.0.21}, {address: 10.0.0.22, administrativeState: Drain}]
-"#;
-        let all = records(&[parsed(text)], Some(&CheckDefaults::default()), &"".into());
-        let flags: Vec<_> = all
-            .values()
-            .map(|record| {
-                (
-                    record.key.port.to_string(),
-                    record.scheduling.flags.unwrap().0,
-                )
-            })
-            .collect();
-        let fallback = ipvs::Flags::SCHED1;
-        let udp = fallback | ipvs::Flags::ONE_PACKET;
-        assert_eq!(
-            flags,
-            [("tcp-53".to_owned(), fallback), ("udp-53".to_owned(), udp)]
-        );
-        for record in all.values() {
-            let ports = record.destinations.iter().map(|d| d.address.port());
-            assert!(ports.eq([53, 53]));
-            let balancing = record.balancing.as_ref().unwrap();
-            let profile = balancing.profile(1).unwrap();
-            assert_eq!(profile.forwarding, ipvs::ForwardingMethod::Direct);
-            let drained = portolan_model::AdministrativeState::Drain;
-            assert_eq!(profile.administrative_state, drained);
-        }
-    }
-
-    #[test]
-    fn a_check_by_way_of_the_service_names_its_frontend() {
-        let text = r#"
-apiVersion: portolan.dev/v1alpha1
-kind: LoadBalancer
-metadata: {name: dns}
-spec:
-  frontends:
-  - {addresses: [192.0.2.53], port: 53}
-  - {addresses: [192.0.2.53], protocol: UDP, port: 53}
-  - {name: six, addresses: ["2001:db8::53"], protocol: UDP, port: 53}
-  backends: [{address: 10.0.0.21}, {address: "fd00::21"}]
-  checks: [{via: Service, dns: {}}, {icmp: {}}]
-"#;
-        let all = records(&[parsed(text)], Some(&CheckDefaults::default()), &"".into());
-        assert_eq!(all.len(), 3);
-        for record in all.values() {
-            let balancing = record.balancing.as_ref().unwrap();
-            let name = |index: usize| match &balancing.profile(index).unwrap().checks[0].via {
-                Via::Service { frontend } => frontend.clone().unwrap(),
-                Via::Direct => panic!("{record:?}"),
-            };
-            let names = (0..record.destinations.len()).map(name);
-            let names: Vec<_> = names.map(|name| name.to_string()).collect();
-            assert_eq!(names, ["udp-53", "six"]);
-        }
-    }
-
-    #[test]
-    fn ranges_of_ports_and_marks_become_records() {
-        let text = r#"
-apiVersion: portolan.dev/v1alpha1
-kind: LoadBalancer
-metadata: {name: ftp}
-spec:
-  frontends:
-  - {addresses: ["2001:db8::21", 192.0.2.21], ports: "20000-20999,21"}
-  - {mark: 7, family: IPv6}
-  persistence: {timeout: 10m}
-  backends: [{address: 10.1.0.11}, {address: "fd00::11"}]
-"#;
-        let balancer = parsed(text);
-        assert_eq!(crate::unsupported(&balancer), []);
-        let all = records(&[balancer], Some(&CheckDefaults::default()), &"".into());
-        let places: Vec<_> = all
-            .values()
-            .map(|record| {
-                let places = record.frontends.iter().map(Frontend::place);
-                (record.key.to_string(), places.collect::<Vec<_>>())
-            })
-            .collect();
-        let ranged = ["192.0.2.21:21,20000-20999", "[2001:db8::21]:21,20000-20999"];
-        let expected = [
-            (
-                "default/ftp:mark-7/TCP".to_owned(),
-                vec!["FWM 7 IPv6".to_owned()],
-            ),
-            (
-                "default/ftp:tcp-21-20000-20999/TCP".to_owned(),
-                ranged.map(str::to_owned).to_vec(),
-            ),
-        ];
-        assert_eq!(places, expected);
-        for record in all.values() {
-            let kinds: Vec<_> = record
-                .frontends
-                .iter()
-                .map(|frontend| frontend.kind)
-                .collect();
-            let is_ranged = !record.frontends[0].ranges.is_empty();
-            assert_eq!(kinds.contains(&FrontendKind::BalancedRanges), is_ranged);
-            // They keep the client's port.
-            assert!(record.destinations.iter().all(|to| to.address.port() == 0));
-        }
-    }
-
-    #[test]
-    fn what_checks_of_a_fleet_leave_out_is_each_hosts() {
-        let host = CheckDefaults {
-            source: portolan_model::check::Source {
-                mark: Some(5),
-                ..Default::default()
-            },
-            timers: portolan_model::check::Timers {
-                interval: std::time::Duration::from_secs(60),
-                timeout: std::time::Duration::from_secs(7),
-                rise: 4,
-                fall: 9,
-                ..Default::default()
-            },
-        };
-        let check = |defaults| {
-            let all = records(&[parsed(WEB)], defaults, &"".into());
-            let record = all.values().next().unwrap();
-            let balancing = record.balancing.as_ref().unwrap();
-            // As it is on the wire.
-            let read = Balancing::from_json(&balancing.to_json()).unwrap();
-            assert_eq!(read, **balancing);
-            Check::clone(&read.profiles[0].checks[0])
-        };
-        let (of_fleet, of_host) = (check(None), check(Some(&host)));
-        assert_eq!(of_fleet.on_host(&host), Some(of_host.clone()));
-        assert_eq!((of_host.timers.rise, of_host.timers.fall), (4, 3));
-        assert_eq!(of_host.on_host(&CheckDefaults::default()), None);
-        // An agent that does not know of it has the built-in defaults.
-        let older = Check {
-            inherited: Default::default(),
-            ..of_fleet
-        };
-        assert_eq!(older, check(Some(&CheckDefaults::default())));
-    }
-}
+mod tests;

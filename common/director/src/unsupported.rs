@@ -83,7 +83,8 @@ mod tests {
             text,
         };
         let generation = parse(&[file], &Already::default()).unwrap();
-        generation.load_balancers.into_iter().next().unwrap()
+        let only = generation.load_balancers.into_iter().next();
+        std::sync::Arc::unwrap_or_clone(only.unwrap())
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Generation {
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let directors = self.directors.iter().map(Director::to_yaml);
-        let balancers = self.load_balancers.iter().map(LoadBalancer::to_yaml);
+        let balancers = self.load_balancers.iter().map(|object| object.to_yaml());
         directors.chain(balancers).collect::<Vec<_>>().join("---\n")
     }
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_director::{
@@ -26,7 +27,8 @@ fn read(text: &str) -> Generation {
 fn only(text: &str) -> LoadBalancer {
     let generation = read(text);
     assert_eq!(generation.warnings, []);
-    generation.load_balancers.into_iter().next().unwrap()
+    let only = generation.load_balancers.into_iter().next();
+    Arc::unwrap_or_clone(only.unwrap())
 }
 
 fn backend(address: &str, port: Option<u16>) -> Backend {

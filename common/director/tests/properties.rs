@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::sync::Arc;
+
 use portolan_director::import::{ipvsadm, keepalived, ldirectord};
 use portolan_director::{Already, Director, File, Generation, LoadBalancer, parse};
 use proptest::prelude::*;
@@ -128,7 +130,7 @@ proptest! {
 /// Types of the examples are as the specification has them.
 #[test]
 fn load_balancers_are_values_to_compare() {
-    let balancers: Vec<LoadBalancer> = GOOD
+    let balancers: Vec<Arc<LoadBalancer>> = GOOD
         .iter()
         .flat_map(|text| read("x.yaml", text).unwrap().load_balancers)
         .collect();

@@ -79,11 +79,11 @@ fn documents_as_before_are_not_parsed() {
     let mut former = Former::default();
     parse_again(&file(&before), &Already::default(), &mut former).unwrap();
     // A sign in what is remembered of the first document shows up.
-    for object in former.0.values_mut() {
-        object.source_nat = true;
+    for document in former.documents.values_mut() {
+        Arc::make_mut(&mut document.object).source_nat = true;
     }
     let read = parse_again(&file(&after), &Already::default(), &mut former).unwrap();
     let signs = read.load_balancers.iter().map(|object| object.source_nat);
     assert!(signs.eq([true, false]));
-    assert_eq!(former.0.len(), 2);
+    assert_eq!(former.documents.len(), 2);
 }

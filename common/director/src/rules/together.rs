@@ -3,13 +3,14 @@
 //! What the objects of all files say together.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::balancer::LoadBalancer;
 use crate::director::{DEFAULT_MARKS, Director};
 use crate::document::SchedulerName;
 use crate::frontend::{Claim, Packets};
 use crate::problem::{Position, Problem};
-use crate::read::{Node, Path};
+use crate::read::{Node, Path, Value};
 
 /// Virtual servers that objects from elsewhere have, and whose they are: `Service prod/web`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +28,16 @@ pub(crate) struct Placed<T> {
 }
 
 impl<T> Placed<T> {
+    /// An object whose document was not parsed, and has no places.
+    pub(crate) fn unparsed(object: T, file: &str) -> Self {
+        let (at, value) = (Position::default(), Value::Null);
+        Self {
+            object,
+            file: file.to_owned(),
+            document: Node { at, value },
+        }
+    }
+
     pub(crate) fn problem(&self, path: &Path, message: impl Into<String>) -> Problem {
         Problem {
             file: self.file.clone(),
@@ -45,12 +56,12 @@ impl<T> Placed<T> {
 
 /// All problems between objects. Names and claims are the first's in file order.
 pub(crate) fn together(
-    balancers: &[Placed<LoadBalancer>],
+    balancers: &[Placed<Arc<LoadBalancer>>],
     directors: &[Placed<Director>],
     already: &Already,
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let named = |object: &LoadBalancer| format!("LoadBalancer {}", object.name);
+    let named = |object: &Arc<LoadBalancer>| format!("LoadBalancer {}", object.name);
     same_names(balancers, named, &mut problems);
     same_names(
         directors,
@@ -127,7 +138,7 @@ pub fn taken(claim: &Claim, owner: &str) -> String {
     format!("{claim} is of {owner} already: expected once")
 }
 
-fn claims(balancers: &[Placed<LoadBalancer>], already: &Already, problems: &mut Vec<Problem>) {
+fn claims(balancers: &[Placed<Arc<LoadBalancer>>], already: &Already, problems: &mut Vec<Problem>) {
     let mut claims = Claims::from(already);
     for placed in balancers {
         for (index, frontend) in placed.object.frontends.iter().enumerate() {
@@ -145,7 +156,7 @@ fn claims(balancers: &[Placed<LoadBalancer>], already: &Already, problems: &mut 
 
 /// Marks of the operator must not have bits that the agent uses.
 fn marks(
-    balancers: &[Placed<LoadBalancer>],
+    balancers: &[Placed<Arc<LoadBalancer>>],
     directors: &[Placed<Director>],
     problems: &mut Vec<Problem>,
 ) {
@@ -174,7 +185,7 @@ fn marks(
 
 fn synchronised(
     director: &Placed<Director>,
-    balancers: &[Placed<LoadBalancer>],
+    balancers: &[Placed<Arc<LoadBalancer>>],
     problems: &mut Vec<Problem>,
 ) {
     if director.object.sync.is_none() {
@@ -200,7 +211,7 @@ fn synchronised(
 
 fn stateless(
     director: &Placed<Director>,
-    balancers: &[Placed<LoadBalancer>],
+    balancers: &[Placed<Arc<LoadBalancer>>],
     problems: &mut Vec<Problem>,
 ) {
     if !director.object.stateless_failover {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use portolan_director::{Already, File, Generation, parse as parse_files};
@@ -98,7 +99,8 @@ fn objects(generation: Generation, texts: &[Text]) -> anyhow::Result<Vec<Wanted>
         }
     }
     let mut unsupported = Vec::new();
-    for mut balancer in generation.load_balancers {
+    for balancer in generation.load_balancers {
+        let mut balancer = Arc::unwrap_or_clone(balancer);
         let name = Name::LoadBalancer {
             namespace: balancer.name.namespace.clone(),
             name: balancer.name.name.clone(),

@@ -86,7 +86,7 @@ fn of_fleet(name: &Name, text: &str) -> Result<Decoded, Vec<FieldProblem>> {
     let balancer = generation.load_balancers.into_iter().next();
     let balancer = balancer.ok_or_else(|| vec![other_object(name, None)])?;
     refused(unsupported_in_fleet(&balancer))?;
-    Ok(Decoded::LoadBalancer(Arc::new(balancer)))
+    Ok(Decoded::LoadBalancer(balancer))
 }
 
 /// The fields that a fleet does not have, if there are any.

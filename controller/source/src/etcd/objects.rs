@@ -223,7 +223,7 @@ impl Balancer {
 
 fn records(balancer: &LoadBalancer, cluster: &Arc<str>) -> ByRecord<Record> {
     // Each host's Director has the defaults of checks.
-    portolan_director::records(std::slice::from_ref(balancer), None, cluster)
+    portolan_director::records([balancer], None, cluster)
 }
 
 /// The frontends that others have.

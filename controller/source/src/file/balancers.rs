@@ -9,7 +9,7 @@ use std::sync::Arc;
 use portolan_catalog::{Kind, ObjectKey, ObjectRef};
 use portolan_director::{
     Already, Director, Former, Generation, Hooks, LoadBalancer, ObjectName, Position, Problem,
-    parse_again,
+    RecordCache, parse_again,
 };
 use portolan_model::check::CheckDefaults;
 use portolan_model::{ByRecord, Record};
@@ -68,6 +68,8 @@ pub(super) struct Balancers {
     warnings: Vec<Problem>,
     /// Documents of the last good reading.
     former: Former,
+    /// Records of the last good reading.
+    records: RecordCache,
 }
 
 /// Files that may have objects of a director, in order.
@@ -116,7 +118,7 @@ impl Balancers {
                 .map(|(name, hooks)| (name.clone(), hooks.clone()))
                 .collect(),
             selectors: selectors(balancers),
-            records: portolan_director::records(balancers, defaults.as_ref(), cluster),
+            records: self.records.records(balancers, defaults.as_ref(), cluster),
             director,
             sent,
         })
@@ -159,14 +161,6 @@ impl Balancers {
         if director.as_ref() != self.director.as_deref() {
             self.director = director.map(Arc::new);
         }
-        // The same values make later comparisons cheap: each of the stages behind compares all records.
-        let generation: ByRecord<Record> = generation
-            .into_iter()
-            .map(|(key, new)| match self.in_force.get(&key) {
-                Some(old) if *old == new => (key, Arc::clone(old)),
-                _ => (key, new),
-            })
-            .collect();
         if generation == self.in_force {
             return None;
         }
@@ -207,7 +201,7 @@ fn sent(directors: &[Director], cluster: &Arc<str>) -> BTreeMap<ObjectRef, Arc<s
     directors.collect()
 }
 
-fn selectors(balancers: &[LoadBalancer]) -> BTreeSet<Selector> {
+fn selectors(balancers: &[Arc<LoadBalancer>]) -> BTreeSet<Selector> {
     let selectors = balancers.iter().map(|balancer| &balancer.node_selector);
     let selectors = selectors.filter(|selector| !selector.is_empty());
     selectors.cloned().collect()
