@@ -73,8 +73,8 @@ async fn end_of<T>(
         if let Ok(ended) = timeout(wait, &mut talk).await {
             return Some(ended);
         }
-        let now = process.and_then(processor_time);
-        let works = before.is_none_or(|before| now > before);
+        let now = process.and_then(Look::at);
+        let works = before.is_none_or(|before| now.is_some_and(|now| now.works_since(before)));
         if !works || began.elapsed() >= AT_START {
             return None;
         }
@@ -82,14 +82,38 @@ async fn end_of<T>(
     }
 }
 
-/// Processor time that a process has taken, in ticks; `None` if it is gone.
-fn processor_time(process: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name before may have spaces. Of the rest, the 12th and 13th fields are of the program and of the kernel.
-    let (_, fields) = text.rsplit_once(") ")?;
-    let fields: Vec<_> = fields.split(' ').collect();
-    let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
-    Some(ticks(11)? + ticks(12)?)
+/// A look at a process, by `/proc/PID/stat` (proc_pid_stat(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Look {
+    state: char,
+    /// Processor time that it has taken, in ticks.
+    ticks: u64,
+}
+
+impl Look {
+    /// The process as it is now; `None` if it is gone.
+    fn at(process: u32) -> Option<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{process}/stat"));
+        Self::read(&text.ok()?)
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        // The name before may have spaces. Of the rest, the 12th and 13th fields are of the program and of the kernel.
+        let (_, fields) = text.rsplit_once(") ")?;
+        let fields: Vec<_> = fields.split(' ').collect();
+        let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
+        Some(Self {
+            state: fields.first()?.chars().next()?,
+            ticks: ticks(11)? + ticks(12)?,
+        })
+    }
+
+    /// Whether the process has worked since an earlier look; also one that waits for a processor (`R`), or for the
+    /// kernel (`D`), which loads modules in a process of its own. One that waits for a lock or for input sleeps.
+    fn works_since(self, before: Option<Self>) -> bool {
+        let took_time = before.is_some_and(|before| self.ticks > before.ticks);
+        took_time || matches!(self.state, 'R' | 'D')
+    }
 }
 
 fn name(program: &Path) -> String {
@@ -101,5 +125,25 @@ fn failure(program: &Path, message: String) -> DataplaneError {
     DataplaneError::Command {
         command: name(program),
         message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_sleeps_without_taking_time_does_not_work() {
+        let look = |state: char, ticks: u32| {
+            let zeros = "0 ".repeat(10);
+            Look::read(&format!("7 (a) b) {state} {zeros}{ticks} 1 0\n"))
+        };
+        assert_eq!(look('S', 4).map(|look| look.ticks), Some(5));
+        let works = |state, before, now| look(state, now).unwrap().works_since(look('S', before));
+        assert!(!works('S', 4, 4) && !works('Z', 4, 4) && !works('T', 4, 4));
+        assert!(works('S', 4, 5));
+        // It waits for a processor, or for the kernel, which loads a module.
+        assert!(works('R', 4, 4) && works('D', 4, 4));
+        assert_eq!(Look::read("7 (a"), None);
     }
 }
