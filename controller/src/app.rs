@@ -91,7 +91,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         sources: Arc::clone(&sources),
         states: states.clone(),
         edges: edges.clone(),
-        edge_issuers: identity.edge_issuers,
+        cluster_issuers: identity.cluster_issuers,
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),

@@ -276,8 +276,8 @@ impl Args {
             managed.names(self.publish.publish_service.as_ref())?;
         }
         ensure!(
-            !self.identity.edge_tokens || self.source == Source::Clusters,
-            "--edge-tokens needs --source clusters"
+            !self.identity.cluster_tokens || self.source == Source::Clusters,
+            "--cluster-tokens needs --source clusters"
         );
         for (flag, is_set) in [
             ("--tls-self-managed", managed.is_on()),

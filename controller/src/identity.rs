@@ -75,11 +75,11 @@ pub(crate) struct IdentityArgs {
     )]
     token_service_account: Vec<String>,
 
-    /// Accept ServiceAccount tokens of edge controllers, with --source clusters: those that
-    /// spec.access.edge.tokens of a Cluster object describes. Clients without a certificate then pass the
-    /// TLS handshake.
-    #[arg(long, env = "PORTOLAN_EDGE_TOKENS")]
-    pub(crate) edge_tokens: bool,
+    /// Accept ServiceAccount tokens of other clusters, with --source clusters: of edge controllers those
+    /// that spec.access.edge.tokens of a Cluster object describes, of agents spec.agents.tokens. Clients
+    /// without a certificate then pass the TLS handshake.
+    #[arg(long, env = "PORTOLAN_CLUSTER_TOKENS")]
+    pub(crate) cluster_tokens: bool,
 
     /// Limit of connections, authenticated or not; lower if the system allows fewer file descriptors,
     /// some of which are reserved for other uses. Connections without an authenticated agent are
@@ -117,8 +117,8 @@ const OWN_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 pub(crate) struct Identity {
     pub(crate) tls: Option<watch::Receiver<Arc<TlsConfig>>>,
     pub(crate) authentication: Authentication,
-    /// Receiver of the issuers of edge controllers' tokens, if those are accepted.
-    pub(crate) edge_issuers: Option<watch::Sender<Arc<Issuers>>>,
+    /// Receiver of the issuers of tokens of other clusters, if those are accepted.
+    pub(crate) cluster_issuers: Option<watch::Sender<Arc<Issuers>>>,
     pub(crate) limits: Limits,
     pub(crate) metrics: CredentialCollector,
 }
@@ -130,7 +130,7 @@ impl IdentityArgs {
         if plaintext {
             ensure!(
                 !has_tls && !self.takes_tokens() && self.tls_client_ca.is_none(),
-                "--plaintext excludes --tls-..., --token-... and --edge-tokens"
+                "--plaintext excludes --tls-..., --token-... and --cluster-tokens"
             );
             return Ok(());
         }
@@ -141,11 +141,11 @@ impl IdentityArgs {
         );
         ensure!(
             self.tls_client_ca.is_some() || self.tls_dir.is_some() || self.takes_tokens(),
-            "agents cannot be authenticated: set --tls-client-ca or --token-issuer"
+            "agents cannot be authenticated: set --tls-client-ca, --token-issuer or --cluster-tokens"
         );
         ensure!(
-            self.token_issuer.is_none() || !self.edge_tokens,
-            "--edge-tokens excludes --token-issuer, the issuer of a single cluster: each Cluster object has its own"
+            self.token_issuer.is_none() || !self.cluster_tokens,
+            "--cluster-tokens excludes --token-issuer, the issuer of a single cluster: each Cluster object has its own"
         );
         ensure!(
             self.token_issuer.is_none() || !self.accounts()?.is_empty(),
@@ -169,7 +169,7 @@ impl IdentityArgs {
 
     /// Returns true if clients may show tokens.
     fn takes_tokens(&self) -> bool {
-        self.token_issuer.is_some() || self.edge_tokens
+        self.token_issuer.is_some() || self.cluster_tokens
     }
 
     /// The certificate, the key and the authorities of clients.
@@ -268,7 +268,7 @@ pub(crate) async fn open(
     let mut identity = Identity {
         tls: None,
         authentication: Authentication::Nothing,
-        edge_issuers: None,
+        cluster_issuers: None,
         limits: flags.limits(raise_descriptor_limit()),
         metrics: CredentialCollector(Vec::new()),
     };
@@ -348,9 +348,9 @@ async fn verifier(
     vital: &Vital,
 ) -> anyhow::Result<Option<Arc<TokenVerifier>>> {
     let flags = &args.identity;
-    if flags.edge_tokens {
+    if flags.cluster_tokens {
         let (sender, issuers) = watch::channel(Arc::default());
-        identity.edge_issuers = Some(sender);
+        identity.cluster_issuers = Some(sender);
         return Ok(Some(Arc::new(TokenVerifier::of(issuers))));
     }
     let verifier = match &flags.token_issuer {

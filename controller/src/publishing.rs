@@ -46,7 +46,7 @@ pub(crate) struct Publishing {
     /// The clusters that edge controllers send.
     pub(crate) edges: EdgeSeats,
     /// Receiver of the issuers of their tokens, if those are accepted.
-    pub(crate) edge_issuers: Option<watch::Sender<Arc<Issuers>>>,
+    pub(crate) cluster_issuers: Option<watch::Sender<Arc<Issuers>>>,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,

@@ -6,6 +6,8 @@
 //! installers. The ID of the key then decides: a token that verifies with a key of one cluster alone was signed
 //! there. A key ID that several clusters of an issuer have decides nothing, and its tokens are refused.
 //!
+//! A cluster may be there twice, for its agents and for its edge controllers: the ServiceAccount tells them apart.
+//!
 //! Invariant: a token proves names of the cluster whose key has verified it, and no other ones.
 
 use std::collections::BTreeMap;
@@ -15,9 +17,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::keys::{KeySet, KeyWanted};
-use crate::token::{TokenConfig, TokenError, quoted};
+use crate::token::{TokenConfig, TokenError, TokenRole, quoted};
 
-/// An issuer of tokens of one cluster.
+/// An issuer of tokens of one cluster, for one kind of clients.
 #[derive(Debug)]
 pub struct Issuer {
     pub(crate) config: TokenConfig,
@@ -34,7 +36,9 @@ pub struct Issuers(BTreeMap<String, Vec<Issuer>>);
 pub struct SharedKey {
     /// The cluster.
     pub cluster: String,
-    /// The other one.
+    /// Its clients with such tokens.
+    pub role: TokenRole,
+    /// The other cluster.
     pub other: String,
     /// The claim `iss` of both.
     pub issuer: String,
@@ -56,6 +60,11 @@ impl Issuer {
     fn keys(&self) -> Arc<KeySet> {
         Arc::clone(&self.keys.borrow())
     }
+
+    /// Whether both are of one cluster.
+    fn is_of_same(&self, other: &Self) -> bool {
+        self.config.cluster == other.config.cluster
+    }
 }
 
 impl FromIterator<Issuer> for Issuers {
@@ -70,35 +79,41 @@ impl FromIterator<Issuer> for Issuers {
 }
 
 impl Issuers {
-    /// The only issuer with this name that has the key, and its keys.
-    pub(crate) fn of(&self, name: &str, key: &str) -> Result<(&Issuer, Arc<KeySet>), TokenError> {
+    /// The issuers with this name that have the key, at least one, all of one cluster, each with its keys.
+    pub(crate) fn of(
+        &self,
+        name: &str,
+        key: &str,
+    ) -> Result<Vec<(&Issuer, Arc<KeySet>)>, TokenError> {
         let unknown = || TokenError::Issuer(quoted(name));
         let same = self.0.get(name).ok_or_else(unknown)?;
         let knowing = same.iter().map(|issuer| (issuer, issuer.keys()));
-        let mut knowing = knowing.filter(|(_, keys)| keys.get(key).is_some());
-        match (knowing.next(), knowing.next()) {
-            (Some(only), None) => Ok(only),
-            (Some(_), Some(_)) => Err(TokenError::SharedKey(quoted(key))),
-            (None, _) => {
-                same.iter().for_each(|issuer| issuer.wanted.notify_one());
-                Err(TokenError::UnknownKey(quoted(key)))
-            }
+        let knowing = knowing.filter(|(_, keys)| keys.get(key).is_some());
+        let knowing: Vec<_> = knowing.collect();
+        let Some((first, _)) = knowing.first() else {
+            same.iter().for_each(|issuer| issuer.wanted.notify_one());
+            return Err(TokenError::UnknownKey(quoted(key)));
+        };
+        match knowing.iter().all(|(issuer, _)| issuer.is_of_same(first)) {
+            true => Ok(knowing),
+            false => Err(TokenError::SharedKey(quoted(key))),
         }
     }
 
-    /// The clusters whose tokens cannot be told from those of another one, each once.
+    /// The clusters whose tokens cannot be told from those of another one, each once for each kind of clients.
     #[must_use]
     pub fn shared_keys(&self) -> Vec<SharedKey> {
         let mut found = Vec::new();
         for (name, same) in &self.0 {
-            for (at, issuer) in same.iter().enumerate() {
+            for issuer in same {
                 let keys = issuer.keys();
-                let others = same.iter().enumerate().filter(|(other, _)| *other != at);
-                let mut shared = others.filter_map(|(_, other)| {
+                let others = same.iter().filter(|other| !issuer.is_of_same(other));
+                let mut shared = others.filter_map(|other| {
                     let theirs = other.keys();
                     let key = keys.ids().find(|id| theirs.get(id).is_some())?;
                     Some(SharedKey {
                         cluster: issuer.config.cluster.clone(),
+                        role: issuer.config.role,
                         other: other.config.cluster.clone(),
                         issuer: name.clone(),
                         key: key.to_owned(),

@@ -40,7 +40,7 @@ pub struct TokenConfig {
 }
 
 /// The clients that show tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TokenRole {
     /// Agents. A token proves the node that its pod runs on.
     Node,
@@ -164,21 +164,34 @@ impl TokenVerifier {
         // A wrong issuer in a token selects keys that do not verify it.
         let name = unverified_issuer(token)?;
         let issuers = Arc::clone(&self.issuers.borrow());
-        let (issuer, keys) = issuers.of(&name, &key)?;
-        let config = &issuer.config;
-        let claims = config.claims(token, &key, &keys)?;
-        let until = UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp));
-        let bound = claims.kubernetes.ok_or_else(|| config.unbound())?;
-        config.check_account(&bound)?;
-        Ok(Certified {
-            name: config.name(bound)?,
-            // An expiry beyond the range of `SystemTime`.
-            until: until.unwrap_or_else(far_away),
-        })
+        // The ServiceAccount decides between agents and edge controllers of the cluster. What else is wrong with a token
+        // says more than that it is of none of them.
+        let mut refused = None;
+        for (issuer, keys) in issuers.of(&name, &key)? {
+            match issuer.config.certify(token, &key, &keys) {
+                Ok(certified) => return Ok(certified),
+                Err(error @ TokenError::ServiceAccount(_)) => refused = refused.or(Some(error)),
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or(TokenError::UnknownKey(quoted(&key))))
     }
 }
 
 impl TokenConfig {
+    /// Verifies a token of this issuer.
+    fn certify(&self, token: &str, id: &str, keys: &KeySet) -> Result<Certified, TokenError> {
+        let claims = self.claims(token, id, keys)?;
+        let until = UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp));
+        let bound = claims.kubernetes.ok_or_else(|| self.unbound())?;
+        self.check_account(&bound)?;
+        Ok(Certified {
+            name: self.name(bound)?,
+            // An expiry beyond the range of `SystemTime`.
+            until: until.unwrap_or_else(far_away),
+        })
+    }
+
     fn claims(&self, token: &str, id: &str, keys: &KeySet) -> Result<Claims, TokenError> {
         let unknown = || TokenError::UnknownKey(quoted(id));
         let (algorithm, key) = keys.get(id).ok_or_else(unknown)?;

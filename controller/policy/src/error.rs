@@ -140,9 +140,13 @@ pub enum PolicyError {
     #[error("{0}: expected exactly one of jwks and jwksFile")]
     TokenKeysNotOne(&'static str),
     #[error(
-        "empty: expected the ServiceAccounts of edge controllers: any pod can get a token of its own"
+        "empty: expected the ServiceAccounts of these clients: any pod can get a token of its own"
     )]
     NoServiceAccount,
+    #[error(
+        "{0:?} is in spec.access.edge.tokens too: expected another one, which tells agents from edges"
+    )]
+    AccountOfEdges(String),
     #[error("{0:?}: expected a ServiceAccount as namespace/name")]
     ServiceAccount(String),
     #[error("{now:?}: expected {was:?}: the id of a cluster never changes")]
@@ -194,9 +198,10 @@ impl PolicyError {
             Self::PortRange(_) => Reason::InvalidPortRange,
             Self::Duration(_) | Self::DurationRange { .. } => Reason::InvalidDuration,
             Self::AccessNotOne { .. } => Reason::AccessNotOne,
-            Self::TokenKeysNotOne(_) | Self::NoServiceAccount | Self::ServiceAccount(_) => {
-                Reason::InvalidTokens
-            }
+            Self::TokenKeysNotOne(_)
+            | Self::NoServiceAccount
+            | Self::ServiceAccount(_)
+            | Self::AccountOfEdges(_) => Reason::InvalidTokens,
             Self::ImmutableId { .. } => Reason::ImmutableId,
             Self::DuplicateId { .. } | Self::DefinedTwice(_) | Self::SecondClusterSet(_) => {
                 Reason::DuplicateId

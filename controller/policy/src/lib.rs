@@ -32,7 +32,7 @@ pub mod spec;
 pub use error::{Fault, PolicyError, Reason};
 pub use name::{Kind, ObjectName};
 pub use object::{
-    Access, Cluster, ClusterLoss, ClusterQuota, ClusterSet, Drain, EdgeTokens, ExportPolicy,
+    Access, ClientTokens, Cluster, ClusterLoss, ClusterQuota, ClusterSet, Drain, ExportPolicy,
     Gateway, ImportPolicy, Loss, MAX_TIERS, MAX_WEIGHT, Member, Meta, Network, NotAdmitted,
     PortRange, PortRangeError, Quota, REGION, Threshold, Tier, TokenKeys, TrafficPolicy,
 };

@@ -11,7 +11,7 @@ mod traffic;
 use portolan_director::read::Path;
 
 pub use cluster::{
-    Access, Cluster, ClusterLoss, ClusterQuota, Drain, EdgeTokens, REGION, TokenKeys,
+    Access, ClientTokens, Cluster, ClusterLoss, ClusterQuota, Drain, REGION, TokenKeys,
 };
 pub use cluster_set::{ClusterSet, Loss, Quota};
 pub use network::{Gateway, Network, NotAdmitted, PortRange, PortRangeError};

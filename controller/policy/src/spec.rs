@@ -17,8 +17,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use cluster::{
-    AccessSpec, AddressType, ClusterLossSpec, ClusterQuotaSpec, ClusterSpec, DrainSpec, EdgeSpec,
-    EdgeTokensSpec, EmptySpec, GatewaySpec, NetworkMode, NetworkSpec, SecretKeySpec,
+    AccessSpec, AddressType, AgentsSpec, ClientTokensSpec, ClusterLossSpec, ClusterQuotaSpec,
+    ClusterSpec, DrainSpec, EdgeSpec, EmptySpec, GatewaySpec, NetworkMode, NetworkSpec,
+    SecretKeySpec,
 };
 pub use cluster_set::{
     ClusterSetSpec, EndpointSlices, ExportDefaultsSpec, ImportDefaultsSpec, LastResort, LossSpec,

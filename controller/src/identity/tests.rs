@@ -33,19 +33,19 @@ fn agents_are_authenticated_by_certificate_or_token() {
     assert!(error.contains("--token-service-account"), "{error}");
     // An edge's token suffices at the centre, without an authority of clients.
     let of_edges = IdentityArgs {
-        edge_tokens: true,
+        cluster_tokens: true,
         ..args()
     };
     assert!(of_edges.validate(false, false).is_ok());
     assert!(of_edges.server_files().unwrap().anonymous);
     let both = IdentityArgs {
-        edge_tokens: true,
+        cluster_tokens: true,
         ..by_token.clone()
     };
     let error = both.validate(false, false).unwrap_err().to_string();
     assert!(error.contains("excludes --token-issuer"), "{error}");
     let plaintext = IdentityArgs {
-        edge_tokens: true,
+        cluster_tokens: true,
         ..IdentityArgs::default()
     };
     assert!(plaintext.validate(true, false).is_err());

@@ -49,7 +49,7 @@ impl Publishing {
             let supervisor = supervisor(args, changes, (sources, states), members, stats);
             let supervisor =
                 supervisor.with_edges(self.edges.clone(), args.clusters.state_dir.is_some());
-            let supervisor = match self.edge_issuers.take() {
+            let supervisor = match self.cluster_issuers.take() {
                 Some(issuers) => supervisor.with_tokens(issuers),
                 None => supervisor,
             };

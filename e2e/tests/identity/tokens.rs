@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, agent_is_ready, control, http_get};
+use portolan_e2e::cluster::{
+    Cluster, EchoPod, PATIENT, POD_RANGES, agent_is_ready, control, http_get,
+};
 use portolan_e2e::objects::{service, slices};
 use portolan_e2e::programs::{self, AGENT_ADMIN, Source, Trust};
 use portolan_e2e::rig::{Process, Protocol, Rig};
@@ -22,6 +24,18 @@ const PORT: u16 = 9443;
 const ACCOUNT: &str = "portolan-agent";
 const AUDIENCE: &str = "portolan-controller";
 
+/// The cluster of the control plane, where the controller serves several.
+const MEMBER: &str = "eu-1";
+
+/// The centre that a controller is.
+#[derive(Clone, Copy)]
+enum Centre {
+    /// Of the control plane's cluster alone.
+    One,
+    /// Of a policy whose only cluster is that of the control plane.
+    Many,
+}
+
 /// A control plane, and a Portolan controller that accepts its tokens.
 struct World {
     // Fields drop in this order: clients before the servers they use.
@@ -29,11 +43,13 @@ struct World {
     servers: Servers,
     directory: TempDir,
     rig: Rig,
+    /// Flags of the agents.
+    agent_flags: Vec<String>,
 }
 
 impl World {
     /// Starts both, with these additional flags of the controller.
-    fn start_or_skip(test: &str, flags: &[&str]) -> Option<Self> {
+    fn start_or_skip(test: &str, centre: Centre, flags: &[&str]) -> Option<Self> {
         let directory = TempDir::new().unwrap();
         let (rig, servers) = Servers::in_rig_or_skip(test, directory.path())?;
         let host = control(&rig);
@@ -41,17 +57,38 @@ impl World {
         let certs = directory.path().join("certs");
         let nodes = [Cluster::node_name(0)];
         let trust = Trust::certify(&certs, &server, &nodes).unwrap();
-        let source = Source::Kubernetes(servers.kubeconfig().to_owned());
+        let get = |path: &str| {
+            let answer = host
+                .namespace()
+                .run(|| servers.kubectl(&["get", "--raw", path]));
+            answer.unwrap().unwrap()
+        };
+        let configuration = get("/.well-known/openid-configuration");
+        let configuration: Value = serde_json::from_str(&configuration).unwrap();
+        let issuer = configuration["issuer"].as_str().unwrap();
+        let policy = directory.path().join("policy.yaml");
+        let source = match centre {
+            Centre::One => Source::Kubernetes(servers.kubeconfig().to_owned()),
+            Centre::Many => Source::Clusters(policy.clone()),
+        };
         let mut command = programs::controller(&source, PORT).unwrap();
         trust.of_controller(&mut command);
-        let configuration = ["get", "--raw", "/.well-known/openid-configuration"];
-        let configuration = host.namespace().run(|| servers.kubectl(&configuration));
-        let configuration: Value = serde_json::from_str(&configuration.unwrap().unwrap()).unwrap();
-        let issuer = configuration["issuer"].as_str().unwrap();
-        command
-            .arg(format!("--token-issuer={issuer}"))
-            .arg(format!("--token-service-account=default/{ACCOUNT}"))
-            .args(flags);
+        let mut agent_flags = Vec::new();
+        match centre {
+            Centre::One => {
+                command
+                    .arg(format!("--token-issuer={issuer}"))
+                    .arg(format!("--token-service-account=default/{ACCOUNT}"));
+            }
+            Centre::Many => {
+                let kubeconfig = servers.kubeconfig();
+                let member = member(kubeconfig, issuer, &get("/openid/v1/jwks"));
+                fs::write(policy, member.to_string()).unwrap();
+                command.arg("--cluster-tokens");
+                agent_flags.push(format!("--cluster={MEMBER}"));
+            }
+        }
+        command.args(flags);
         let controller = Process::spawn(
             host.namespace(),
             "controller",
@@ -63,6 +100,7 @@ impl World {
             servers,
             directory,
             rig,
+            agent_flags,
         })
     }
 
@@ -119,7 +157,8 @@ impl World {
             .arg("--tls-ca")
             .arg(self.directory.path().join("certs/ca/tls.crt"))
             .arg("--token-file")
-            .arg(token);
+            .arg(token)
+            .args(&self.agent_flags);
         let namespace = self.rig.node(number).namespace();
         Process::spawn(namespace, &name, &mut command, self.directory.path()).unwrap()
     }
@@ -149,14 +188,37 @@ impl World {
     }
 }
 
+/// The policy of a centre of the control plane's cluster.
+fn member(kubeconfig: &Path, issuer: &str, keys: &str) -> Value {
+    let tokens = json!({
+        "issuer": issuer, "jwks": keys, "serviceAccounts": [format!("default/{ACCOUNT}")],
+    });
+    json!({
+        "apiVersion": "portolan.dev/v1alpha1", "kind": "Cluster", "metadata": { "name": MEMBER },
+        "spec": {
+            "access": { "kubeconfigFile": kubeconfig },
+            "agents": { "tokens": tokens },
+            "network": { "podCIDRs": POD_RANGES.split(',').collect::<Vec<_>>() },
+        },
+    })
+}
+
 fn agent_pod(number: usize) -> String {
     format!("agent-{}", Cluster::node_name(number))
 }
 
 #[test]
 fn a_service_account_token_names_its_node() {
-    let Some(mut world) = World::start_or_skip("a_service_account_token_names_its_node", &[])
-    else {
+    tokens_name_nodes("a_service_account_token_names_its_node", Centre::One);
+}
+
+#[test]
+fn a_token_of_a_member_cluster_names_its_node() {
+    tokens_name_nodes("a_token_of_a_member_cluster_names_its_node", Centre::Many);
+}
+
+fn tokens_name_nodes(test: &str, centre: Centre) {
+    let Some(mut world) = World::start_or_skip(test, centre, &[]) else {
         return;
     };
     let pod = EchoPod::new(world.rig.node(0), "a").unwrap();
@@ -199,7 +261,7 @@ const LOOK: Duration = Duration::from_millis(100);
 fn a_stream_ends_when_the_pod_of_its_token_is_deleted() {
     let test = "a_stream_ends_when_the_pod_of_its_token_is_deleted";
     let flags = ["--token-review", "--token-review-period=1"];
-    let Some(world) = World::start_or_skip(test, &flags) else {
+    let Some(world) = World::start_or_skip(test, Centre::One, &flags) else {
         return;
     };
     let pod = EchoPod::new(world.rig.node(0), "a").unwrap();

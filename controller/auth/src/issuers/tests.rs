@@ -2,7 +2,7 @@
 
 //! Tokens of edge controllers of several clusters. Keys are made for the test.
 
-use portolan_tls::{EdgeName, PeerName};
+use portolan_tls::{EdgeName, NodeName, PeerName};
 use serde_json::{Value, json};
 
 use super::*;
@@ -43,6 +43,39 @@ fn a_token_proves_an_edge_of_the_cluster_of_its_issuer_alone() {
         elsewhere,
         TokenError::Issuer("https://elsewhere".to_owned())
     );
+}
+
+#[test]
+fn the_account_decides_between_agents_and_edges_of_a_cluster() {
+    let signer = Signer::elliptic("1");
+    let issuers = || {
+        let config = TokenConfig {
+            issuer: EU.to_owned(),
+            ..config("eu")
+        };
+        let of_agents = Issuer::new(config, keys(&[&signer]), KeyWanted::default());
+        [of_agents, edge_issuer("eu", EU, &[&signer])]
+    };
+    assert_eq!(Issuers::from_iter(issuers()).shared_keys(), []);
+    let verifier = verifier(issuers());
+    let mut of_agent = claims();
+    of_agent["iss"] = json!(EU);
+    let verified = |claims: &Value| {
+        let certified = verifier.verify(&signer.sign(claims));
+        certified.map(|certified| certified.name)
+    };
+    let node = PeerName::Node(NodeName::new("eu", "a").unwrap());
+    assert_eq!(verified(&of_agent), Ok(node));
+    let mut of_edge = edge_claims(EU, "edge-1");
+    assert_eq!(verified(&of_edge), Ok(edge("eu", "edge-1")));
+    // A node in the token of an edge makes no agent of it.
+    of_edge["kubernetes.io"]["node"] = json!({"name": "a"});
+    assert_eq!(verified(&of_edge), Ok(edge("eu", "edge-1")));
+    of_agent["kubernetes.io"]["node"] = Value::Null;
+    assert_eq!(verified(&of_agent), Err(TokenError::NoNode));
+    of_edge["kubernetes.io"]["serviceaccount"]["name"] = json!("x");
+    let stranger = TokenError::ServiceAccount("portolan/x".to_owned());
+    assert_eq!(verified(&of_edge), Err(stranger));
 }
 
 #[test]

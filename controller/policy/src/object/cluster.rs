@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
+use portolan_director::read::Path;
+
 use super::{Meta, Network, spec};
 use crate::faults::Faults;
-use crate::spec::{AccessSpec, ClusterSpec, EdgeTokensSpec};
+use crate::spec::{AccessSpec, AgentsSpec, ClientTokensSpec, ClusterSpec};
 use crate::{Fault, Labels, PolicyError};
 
 /// The property that `spec.region` sets.
@@ -23,6 +25,9 @@ pub struct Cluster {
     pub properties: Labels,
     /// How the cluster is reached.
     pub access: Access,
+    /// The tokens that its agents may show in place of certificates. No ServiceAccount is one of the edge controllers
+    /// too.
+    pub agent_tokens: Option<Box<ClientTokens>>,
     /// Its networks.
     pub network: Network,
     /// Its loss, where it differs from the set's.
@@ -46,23 +51,23 @@ pub enum Access {
     /// By a kubeconfig in a file.
     KubeconfigFile(String),
     /// A controller in the cluster connects to this one, with a certificate, or with a token of these.
-    Edge(Option<EdgeTokens>),
+    Edge(Option<ClientTokens>),
     /// By files with its objects.
     Files(Vec<String>),
     /// It is the cluster that the controller runs in.
     Local,
 }
 
-/// The ServiceAccount tokens of a cluster's edge controllers.
+/// The ServiceAccount tokens of a cluster's agents or edge controllers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EdgeTokens {
+pub struct ClientTokens {
     /// The claim `iss`.
     pub issuer: String,
     /// The value that the claim `aud` must contain.
     pub audience: String,
     /// The issuer's public keys.
     pub keys: TokenKeys,
-    /// The ServiceAccounts of the edge controllers, as namespace and name; at least one.
+    /// The ServiceAccounts of these clients, as namespace and name; at least one.
     pub service_accounts: Vec<(String, String)>,
 }
 
@@ -132,11 +137,14 @@ impl Cluster {
             }
         });
         let access = access(&given.access, &mut faults);
+        let agents = given.agents.as_ref();
+        let agent_tokens = agents.and_then(|agents| agent_tokens(agents, &access, &mut faults));
         let cluster = Self {
             id: given.id.clone().unwrap_or_else(|| meta.name.clone()),
             meta,
             properties,
             access,
+            agent_tokens: agent_tokens.map(Box::new),
             network: Network::new(&given.network, &spec("network"), &mut faults),
             loss,
             drain,
@@ -194,7 +202,10 @@ fn access(given: &AccessSpec, faults: &mut Faults) -> Access {
             .map(|path| ("kubeconfigFile", Access::KubeconfigFile(path))),
         given.edge.as_ref().map(|edge| {
             let tokens = edge.tokens.as_ref();
-            let tokens = tokens.map(|tokens| edge_tokens(tokens, faults));
+            let tokens = tokens.map(|tokens| {
+                let path = spec("access").field("edge").field("tokens");
+                client_tokens(&path, tokens, faults)
+            });
             ("edge", Access::Edge(tokens))
         }),
         given
@@ -220,8 +231,25 @@ fn access(given: &AccessSpec, faults: &mut Faults) -> Access {
     ways.pop().map_or(Access::Edge(None), |(_, access)| access)
 }
 
-fn edge_tokens(given: &EdgeTokensSpec, faults: &mut Faults) -> EdgeTokens {
-    let path = spec("access").field("edge").field("tokens");
+fn agent_tokens(given: &AgentsSpec, access: &Access, faults: &mut Faults) -> Option<ClientTokens> {
+    let given = given.tokens.as_ref()?;
+    let path = spec("agents").field("tokens");
+    let tokens = client_tokens(&path, given, faults);
+    let of_edges = match access {
+        Access::Edge(Some(edges)) => &edges.service_accounts[..],
+        _ => &[],
+    };
+    let accounts = path.field("serviceAccounts");
+    for (index, (namespace, name)) in tokens.service_accounts.iter().enumerate() {
+        if of_edges.contains(&(namespace.clone(), name.clone())) {
+            let account = format!("{namespace}/{name}");
+            faults.add(&accounts.item(index), PolicyError::AccountOfEdges(account));
+        }
+    }
+    Some(tokens)
+}
+
+fn client_tokens(path: &Path, given: &ClientTokensSpec, faults: &mut Faults) -> ClientTokens {
     let keys = match (&given.jwks, &given.jwks_file) {
         (Some(text), None) => TokenKeys::Text(text.clone()),
         (None, Some(file)) => TokenKeys::File(file.clone()),
@@ -231,7 +259,7 @@ fn edge_tokens(given: &EdgeTokensSpec, faults: &mut Faults) -> EdgeTokens {
             } else {
                 "none"
             };
-            faults.add(&path, PolicyError::TokenKeysNotOne(found));
+            faults.add(path, PolicyError::TokenKeysNotOne(found));
             TokenKeys::Text(String::new())
         }
     };
@@ -253,7 +281,7 @@ fn edge_tokens(given: &EdgeTokensSpec, faults: &mut Faults) -> EdgeTokens {
             ),
         }
     }
-    EdgeTokens {
+    ClientTokens {
         issuer: given.issuer.clone(),
         audience: given
             .audience

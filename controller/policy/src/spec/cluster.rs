@@ -28,6 +28,9 @@ pub struct ClusterSpec {
     /// How the cluster is reached.
     #[serde(default)]
     pub access: AccessSpec,
+    /// Its agents, where they connect to this controller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<AgentsSpec>,
     /// Its networks.
     pub network: NetworkSpec,
     /// Its loss, where it differs from the set's.
@@ -69,13 +72,22 @@ pub struct AccessSpec {
 pub struct EdgeSpec {
     /// The ServiceAccount tokens that it may show. Default: none, so that it needs a certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<EdgeTokensSpec>,
+    pub tokens: Option<ClientTokensSpec>,
 }
 
-/// The ServiceAccount tokens of a cluster's edge controllers. Exactly one of `jwks` and `jwksFile` is set.
+/// Agents of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct EdgeTokensSpec {
+pub struct AgentsSpec {
+    /// The ServiceAccount tokens that they may show. Default: none, so that they need certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<ClientTokensSpec>,
+}
+
+/// The ServiceAccount tokens of a cluster's agents or edge controllers. Exactly one of `jwks` and `jwksFile` is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClientTokensSpec {
     /// The issuer of the tokens: `--service-account-issuer` of the cluster's API server.
     #[schemars(length(min = 1, max = 1024))]
     pub issuer: String,
@@ -86,7 +98,7 @@ pub struct EdgeTokensSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
     pub jwks_file: Option<String>,
-    /// The ServiceAccounts of the edge controllers, as namespace/name.
+    /// The ServiceAccounts of these clients, as namespace/name.
     pub service_accounts: Vec<String>,
     /// The audience that tokens must have. Default `portolan-controller`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

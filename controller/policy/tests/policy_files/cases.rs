@@ -355,9 +355,25 @@ pub(crate) const CLUSTERS: &[Case] = &[
             ),
             (
                 "InvalidTokens",
-                "4:61: spec.access.edge.tokens.serviceAccounts: empty: expected the ServiceAccounts of edge controllers: any pod can get a token of its own",
+                "4:61: spec.access.edge.tokens.serviceAccounts: empty: expected the ServiceAccounts of these clients: any pod can get a token of its own",
             ),
         ],
+    ),
+    (
+        "Cluster",
+        "{access: {files: [a]}, agents: {tokens: {issuer: a, jwks: b, serviceAccounts: [a]}}, network: {podCIDRs: [10.0.0.0/16]}}",
+        &[(
+            "InvalidTokens",
+            "4:86: spec.agents.tokens.serviceAccounts[0]: \"a\": expected a ServiceAccount as namespace/name",
+        )],
+    ),
+    (
+        "Cluster",
+        "{access: {edge: {tokens: &t {issuer: a, jwks: b, serviceAccounts: [a/b]}}}, agents: {tokens: *t}, network: {podCIDRs: [10.0.0.0/16]}}",
+        &[(
+            "InvalidTokens",
+            "4:100: spec.agents.tokens.serviceAccounts[0]: \"a/b\" is in spec.access.edge.tokens too: expected another one, which tells agents from edges",
+        )],
     ),
     (
         "Cluster",

@@ -394,6 +394,7 @@ fn cluster(name: &str, plan: &ClusterPlan) -> Cluster {
         id: (*plan.id).to_owned(),
         properties: Labels::new(),
         access: Access::Edge(None),
+        agent_tokens: None,
         network: plan.network.clone().unwrap_or_else(none),
         loss: ClusterLoss::default(),
         drain: None,

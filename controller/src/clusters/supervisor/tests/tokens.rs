@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Tests of the issuers of edge controllers' tokens that a policy has.
+//! Tests of the issuers of tokens that a policy has.
 
-use portolan_auth::testing::{Signer, edge_claims, key_set};
-use portolan_auth::{Authentication, TokenVerifier, authenticate};
+use portolan_auth::testing::{Signer, claims, edge_claims, key_set};
+use portolan_auth::{Authentication, Identity, TokenVerifier, authenticate};
+use portolan_model::NodeKey;
 use portolan_policy::{File, read};
 use tonic::metadata::MetadataMap;
 
@@ -21,17 +22,25 @@ fn file_in(dir: &Path, name: &str) -> String {
     access(&format!("jwksFile: {}", dir.join(name).display()))
 }
 
-/// The cluster that a token of the issuer proves.
-fn cluster_of(issuers: &watch::Receiver<Arc<Issuers>>, signer: &Signer) -> Result<String, String> {
+/// What a token with these claims proves.
+fn identity_of(
+    issuers: &watch::Receiver<Arc<Issuers>>,
+    signer: &Signer,
+    claims: &serde_json::Value,
+) -> Result<Identity, String> {
     let verifier = Arc::new(TokenVerifier::of(issuers.clone()));
-    let token = signer.sign(&edge_claims(ISSUER, "edge-1"));
+    let token = signer.sign(claims);
     let mut metadata = MetadataMap::new();
     metadata.insert("authorization", format!("Bearer {token}").parse().unwrap());
     let required = Authentication::Required(Some(verifier));
-    match authenticate(&required, None, &metadata, || true) {
-        Ok(identity) => Ok(identity.cluster().unwrap_or_default().to_owned()),
-        Err(refusal) => Err(refusal.status.message().to_owned()),
-    }
+    let identity = authenticate(&required, None, &metadata, || true);
+    identity.map_err(|refusal| refusal.status.message().to_owned())
+}
+
+/// The cluster that an edge's token of the issuer proves.
+fn cluster_of(issuers: &watch::Receiver<Arc<Issuers>>, signer: &Signer) -> Result<String, String> {
+    let identity = identity_of(issuers, signer, &edge_claims(ISSUER, "edge-1"))?;
+    Ok(identity.cluster().unwrap_or_default().to_owned())
 }
 
 impl Rig {
@@ -130,6 +139,38 @@ async fn clusters_with_one_issuer_are_told_apart_by_keys_or_named() {
     assert!(refused.contains("several clusters"), "{refused}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_agent_of_a_cluster_proves_its_node_by_a_token() {
+    let mut rig = Rig::new(&["eu-1"]);
+    rig.joined().await;
+    let signer = Signer::elliptic("1");
+    let objects = rig.dir.path().join("eu-1.yaml");
+    let access = format!(
+        "{{files: [{}]}}\n  agents: {{tokens: {{issuer: \"{ISSUER}\", jwks: '{}', serviceAccounts: \
+         [kube-system/portolan-agent]}}}}",
+        objects.display(),
+        key_set(&[&signer])
+    );
+    rig.issuers.mark_unchanged();
+    rig.write(&cluster("eu-1", &access, 0));
+    let changed = timeout(Duration::from_secs(60), rig.issuers.changed());
+    changed.await.unwrap().unwrap();
+    let mut of_agent = claims();
+    of_agent["iss"] = ISSUER.into();
+    let identity = identity_of(&rig.issuers, &signer, &of_agent).unwrap();
+    let is_node = |cluster: &str, name: &str| {
+        let (cluster, name) = (cluster.into(), name.into());
+        identity.authorize_node(&NodeKey { cluster, name }).is_ok()
+    };
+    assert!(is_node("eu-1", "a"));
+    assert!(!is_node("eu-1", "b") && !is_node("us-1", "a"));
+    let pod = "portolan-agent-x";
+    assert!(identity.authorize_edge("eu-1", pod).is_err());
+    // A token of another ServiceAccount of the cluster.
+    let refused = cluster_of(&rig.issuers, &signer).unwrap_err();
+    assert!(refused.contains("ServiceAccount"), "{refused}");
+}
+
 #[test]
 fn tokens_that_nobody_may_show_are_named() {
     let text = cluster("eu-1", &access("jwks: x"), 1);
@@ -140,12 +181,23 @@ fn tokens_that_nobody_may_show_are_named() {
     let unused = super::super::tokens::unused_in(&read.objects);
     assert_eq!(unused.len(), 1);
     assert!(unused[0].starts_with("Cluster eu-1: spec.access.edge.tokens: "));
-    assert!(unused[0].ends_with("without --edge-tokens"));
+    assert!(unused[0].ends_with("without --cluster-tokens"));
     let wrong = token_problems(&read.objects);
     assert!(
         wrong[0].contains("spec.access.edge.tokens.jwks: "),
         "{wrong:?}"
     );
+    let of_agents =
+        "{files: [a]}\n  agents: {tokens: {issuer: a, jwks: x, serviceAccounts: [a/b]}}";
+    let of_agents = cluster("eu-1", of_agents, 1);
+    let of_agents = portolan_policy::read(&[File {
+        name: "p.yaml",
+        text: &of_agents,
+    }]);
+    let unused = super::super::tokens::unused_in(&of_agents.objects);
+    assert!(unused[0].starts_with("Cluster eu-1: spec.agents.tokens: "));
+    let wrong = token_problems(&of_agents.objects);
+    assert!(wrong[0].contains("spec.agents.tokens.jwks: "), "{wrong:?}");
     let none = cluster("eu-1", "{edge: {}}", 1);
     let none = portolan_policy::read(&[File {
         name: "p.yaml",
