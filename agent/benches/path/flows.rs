@@ -14,8 +14,9 @@ use rustix::net::sockopt::set_socket_linger;
 
 /// The port of Services and of servers.
 pub(crate) const PORT: u16 = 8080;
-/// New flows of a round.
-const FLOWS: u16 = 2_000;
+/// New flows of a round: with 8 rounds, each UDP flow has a source port of its own. A tick of the clock is some hundredths
+/// of a round.
+const FLOWS: u16 = 5_000;
 /// Packets of the open flow of a round.
 const PACKETS: u32 = 20_000;
 /// Flows between two looks at the servers' sockets, far below what their buffers hold.
