@@ -54,7 +54,7 @@ fn a_command_counts_at_once_and_before_any_check() {
     assert_eq!(without.weights.get(&backend(2)), None);
 }
 
-/// What health is computed from.
+/// The inputs of health.
 type HealthInputs = (ByRecord<Record>, Health, Overrides<RecordKey>);
 
 /// Inputs of up to three records. Some have no verdicts or commands, and some are not in the table.

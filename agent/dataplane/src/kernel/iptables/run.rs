@@ -108,8 +108,8 @@ impl Look {
         })
     }
 
-    /// Whether the process has worked since an earlier look; also one that waits for a processor (`R`), or for the
-    /// kernel (`D`), which loads modules in a process of its own. One that waits for a lock or for input sleeps.
+    /// True if the process has taken time since an earlier look, or waits for a processor (`R`) or for the kernel (`D`),
+    /// which loads modules in a process of its own. One that waits for a lock or for input sleeps.
     fn works_since(self, before: Option<Self>) -> bool {
         let took_time = before.is_some_and(|before| self.ticks > before.ticks);
         took_time || matches!(self.state, 'R' | 'D')
