@@ -13,6 +13,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::net::{SocketFlags, acceptfrom_with};
+
 /// Interval at which the queue is emptied. The kernel's queue is long enough for a flood of 80,000 connections a second.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -61,15 +63,21 @@ impl Drop for Relief {
 /// Accepts until the queue is empty, an accept fails, or there were [`AT_ONCE`].
 fn empty(listener: &TcpListener, accepted: &impl Fn(io::Result<(TcpStream, SocketAddr)>)) {
     for _ in 0..AT_ONCE {
-        match listener.accept() {
+        match accept(listener) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 accepted(Err(error));
                 return;
             }
-            Ok((stream, address)) => {
-                accepted(stream.set_nonblocking(true).map(|()| (stream, address)));
-            }
+            Ok(connection) => accepted(Ok(connection)),
         }
     }
+}
+
+/// Accepts a connection that does not block, in one system call.
+fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (socket, address) = acceptfrom_with(listener, flags)?;
+    let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((socket.into(), address.try_into()?))
 }
