@@ -141,7 +141,7 @@ pub(super) fn health(
     }
 }
 
-/// Whether a verdict is to be followed. One from before a command is not.
+/// True if a verdict is to be followed. One from before a command is not.
 fn is_judged(status: &BackendStatus, commanded: Option<&Administrative>) -> bool {
     let is_probed = status.state != State::Probing;
     let is_out = status.administrative != Administrative::Enabled;
@@ -153,7 +153,7 @@ pub(crate) fn quorum(verdicts: &Verdicts) -> Option<bool> {
     knows_quorum(verdicts).then_some(verdicts.quorum)
 }
 
-/// Whether anything is known about the quorum: nothing is as long as no backend that may serve has a result.
+/// True if the quorum is known: it is not as long as no backend that may serve has a result.
 fn knows_quorum(verdicts: &Verdicts) -> bool {
     let states = verdicts.states.values();
     let may_serve = |status: &&BackendStatus| status.administrative == Administrative::Enabled;

@@ -61,7 +61,7 @@ impl Issuer {
         Arc::clone(&self.keys.borrow())
     }
 
-    /// Whether both are of one cluster.
+    /// True if both are of one cluster.
     fn is_of_same(&self, other: &Self) -> bool {
         self.config.cluster == other.config.cluster
     }

@@ -4,7 +4,7 @@
 
 use portolan_health::{Administrative, Presence};
 use portolan_model::check::Probe;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, Instant, sleep};
 
 use super::rig::{BOOT, Rig, World, address, balancer, check, seconds};
 use crate::engine::Limits;
@@ -51,6 +51,19 @@ async fn changes_within_10_ms_are_published_together() {
     }
     assert!((1..=12).contains(&published), "{published}");
     assert_eq!(rig.weights(1), [1; 100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_weight_is_published_at_once() {
+    let mut rig = Rig::new([balancer(&check(), [1, 2])]);
+    rig.until(1, &[1, 1]).await;
+    let mut changed = balancer(&check(), [1, 2]);
+    let backend = changed.backends.get_mut(&address(2));
+    backend.expect("a backend").weight = 7;
+    let begun = Instant::now();
+    rig.put(1, changed);
+    rig.until(1, &[1, 7]).await;
+    assert!(begun.elapsed() < Duration::from_millis(2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ fn file_in(dir: &Path, name: &str) -> String {
     access(&format!("jwksFile: {}", dir.join(name).display()))
 }
 
-/// What a token with these claims proves.
+/// The identity that a token with these claims proves.
 fn identity_of(
     issuers: &watch::Receiver<Arc<Issuers>>,
     signer: &Signer,
