@@ -186,11 +186,14 @@ fn a_bad_file_and_a_running_agent_stop_an_apply() {
     once.put(&[&a]);
     let _agent = start(&once);
     let lock = once.directory.path().join("state/lock");
-    let refused = || {
-        let (code, text) = once.agent("apply --once");
-        (code == 1 && text.contains("an agent is running")).then_some(())
-    };
-    wait_for("an apply beside an agent is refused", PATIENT, refused).unwrap();
+    // The agent opens its ports when it holds the lock. An `apply` before that could win the
+    // lock, and the agent would end.
+    let socket = once.directory.path().join("agent.sock");
+    let has_started = || socket.exists().then_some(());
+    wait_for("the agent's socket", PATIENT, has_started).unwrap();
+    let (code, text) = once.agent("apply --once");
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("an agent is running"), "{text}");
     assert!(lock.exists());
     assert_eq!(once.agent("plan").0, 0, "a plan beside an agent");
 }
