@@ -178,9 +178,14 @@ impl InboundTask {
 
     /// Answers a relay's questions for the versions of the sources. Never completes.
     async fn state_versions(&self) {
-        let Some(questions) = &self.questions else {
-            return pending().await;
-        };
+        match &self.questions {
+            // Boxed: an agent asks nothing, and thousands of agents have this task.
+            Some(questions) => Box::pin(self.answer(questions)).await,
+            None => pending().await,
+        }
+    }
+
+    async fn answer(&self, questions: &Notify) {
         let tables = &self.context.tables;
         let feed = tables.feed(&self.session.node().cluster);
         let mut asked = None;
