@@ -112,15 +112,7 @@ fn rules(family: Family) -> Vec<(&'static str, Rule)> {
     let mut local: Rule = Expression::is_local(Which::Source).into();
     local.push(Expression::masquerade());
     let mut arrived: Rule = Expression::is_local(Which::DestinationOnArrival).into();
-    arrived.extend([
-        Expression::ct(Ct::Mark, Register::FIRST),
-        Expression::bitwise(
-            Register::FIRST,
-            &0xffff_bfff_u32.to_ne_bytes(),
-            &0x4000_u32.to_ne_bytes(),
-        ),
-        Expression::set_ct_mark(Register::FIRST),
-    ]);
+    arrived.push(Expression::verdict(&Verdict::Drop));
     vec![
         (
             "pick",

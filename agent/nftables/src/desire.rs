@@ -15,7 +15,7 @@ use crate::layout::{
     OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, destination, hairpin_key,
     read_destination, remote_set, sets, slot_key, source_key, sticky_sets, way_key,
 };
-use crate::rules::{Needs, REFUSAL, SEGMENTS, chains, list_chain, remember_chain};
+use crate::rules::{AWAY, Needs, REFUSAL, SEGMENTS, chains, list_chain, remember_chain};
 use crate::slots::{assign, class};
 use crate::{List, Masquerade, Way, WayKey, Ways};
 
@@ -156,6 +156,7 @@ impl<'a> Builder<'a> {
     fn list(&mut self, key: &WayKey, way: &Way, list: &List, is_outside: bool) -> Verdict {
         let destinations = match list {
             List::To(destinations) => destinations,
+            List::Drop if is_outside => return Verdict::Goto(AWAY.into()),
             List::Drop => return Verdict::Drop,
             List::Refuse => return Verdict::Goto(REFUSAL.into()),
         };

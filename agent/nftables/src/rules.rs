@@ -32,6 +32,8 @@ const MANGLE: i32 = -150;
 pub(crate) const SEGMENTS: &str = "segments";
 /// Where connections that no node can serve end. `reject` is a keyword of `nft`.
 pub(crate) const REFUSAL: &str = "refusal";
+/// Where connections end that only other nodes could serve.
+pub(crate) const AWAY: &str = "away";
 
 /// Which of the chains that not every node needs there are. What is there stays: it costs nothing, and the
 /// next list that grows needs it again.
@@ -83,6 +85,7 @@ pub(crate) fn chains(family: Family, config: &Config, node: &NodeInfo, needs: &N
         chains: Chains::new(),
     };
     writer.refusal();
+    writer.away();
     writer.lists(false, needs.inside, needs);
     writer.lists(true, needs.outside, needs);
     writer.base("nat-in", ChainKind::Nat, Hook::Prerouting, DSTNAT);
@@ -145,6 +148,15 @@ impl Writer<'_> {
         tcp.push(Expression::reset());
         self.rule(REFUSAL, tcp);
         self.rule(REFUSAL, [Expression::refuse(self.family)]);
+    }
+
+    /// Connections from outside are dropped. Pods of other nodes are refused.
+    fn away(&mut self) {
+        if let Some(mut pods) = self.pods_by_network() {
+            pods.push(Expression::verdict(&Verdict::Goto(REFUSAL.into())));
+            self.rule(AWAY, pods);
+        }
+        self.rule(AWAY, [Expression::verdict(&Verdict::Drop)]);
     }
 
     /// The chains of lists up to a class.
@@ -211,7 +223,7 @@ impl Writer<'_> {
     fn nat_in(&mut self) {
         let chain = "nat-in";
         self.ranges(chain);
-        self.mark_detours(chain);
+        self.pods_of_other_nodes(chain);
         let mut outside = self.local(Operator::NotEqual).unwrap_or_default();
         outside.extend(self.way_in(OUTSIDE, Lookup::Verdict));
         self.rule(chain, outside);
@@ -234,24 +246,23 @@ impl Writer<'_> {
         self.rule(chain, rule);
     }
 
-    /// Marks connections of other nodes' pods to an address of this node, which may leave it again: an
-    /// endpoint on another node would answer the pod directly.
-    fn mark_detours(&mut self, chain: &str) {
-        if !matches!(self.config.detect_local, DetectLocal::ClusterCidr(_)) {
-            return;
-        }
-        let Some(mut rule) = self.local(Operator::Equal) else {
+    /// Pods of other nodes ask for an address of this node by the interface that has it. They have the endpoints of
+    /// this node alone: any other one would answer them directly, and the connection would hang.
+    fn pods_of_other_nodes(&mut self, chain: &str) {
+        let Some(mut rule) = self.pods_by_network() else {
             return;
         };
-        rule.extend(self.way_in(MASQUERADED_OWN, Lookup::Has));
         rule.extend(Expression::is_local(Which::DestinationOnArrival));
-        let bit = self.config.masquerade_mark;
-        rule.extend([
-            Expression::ct(Ct::Mark, Register::FIRST),
-            Expression::bitwise(Register::FIRST, &(!bit).to_ne_bytes(), &bit.to_ne_bytes()),
-            Expression::set_ct_mark(Register::FIRST),
-        ]);
+        rule.extend(self.way_in(OUTSIDE, Lookup::Verdict));
         self.rule(chain, rule);
+    }
+
+    /// Matches pods by a network of the whole cluster; `None` if they are recognised otherwise.
+    fn pods_by_network(&self) -> Option<Rule> {
+        match self.config.detect_local {
+            DetectLocal::ClusterCidr(_) => self.local(Operator::Equal),
+            _ => None,
+        }
     }
 
     fn services(&mut self, chain: &str) {
@@ -295,24 +306,16 @@ impl Writer<'_> {
         self.rule(chain, own);
 
         let source = self.source_address(Register::FIRST);
-        let mut hairpin = self.endpoint_in(source, Lookup::Has);
+        let mut hairpin = self.endpoint_in(source);
         hairpin.push(Expression::masquerade());
         self.rule(chain, hairpin);
-
-        let bit = self.config.masquerade_mark;
-        let mut detour = vec![Expression::ct(Ct::Mark, Register::FIRST)];
-        detour.extend(has_bits(bit));
-        let destination = self.destination_address(Register::FIRST);
-        detour.extend(self.endpoint_in(destination, Lookup::Lacks));
-        detour.push(Expression::masquerade());
-        self.rule(chain, detour);
     }
 
     /// Looks an address and the packet's destination up among the endpoints of this node.
-    fn endpoint_in(&self, address: Expression, lookup: Lookup) -> Rule {
+    fn endpoint_in(&self, address: Expression) -> Rule {
         let mut rule = vec![address];
         rule.extend(self.load_way(Register::FIRST.after(self.len())).0);
-        rule.push(Expression::lookup(HAIRPIN, lookup));
+        rule.push(Expression::lookup(HAIRPIN, Lookup::Has));
         rule
     }
 

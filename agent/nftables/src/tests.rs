@@ -133,10 +133,7 @@ fn a_way_leads_to_its_list() {
         "the node and its pods have all"
     );
     assert_eq!(inside("10.96.0.4"), goto("stick-0"));
-    assert_eq!(
-        verdict(&content, layout::OUTSIDE, "1.2.3.4"),
-        Some(Verdict::Drop)
-    );
+    assert_eq!(verdict(&content, layout::OUTSIDE, "1.2.3.4"), goto("away"));
     assert_eq!(verdict(&content, layout::OUTSIDE, "10.96.0.3"), None);
     assert_eq!(
         verdict(&content, layout::STICKY, "10.96.0.4"),

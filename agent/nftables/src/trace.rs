@@ -19,7 +19,7 @@ use crate::layout::{
     OUTSIDE, RANGED, SERVICES, STICKY, address_key, hairpin_key, read_destination, source_key,
     way_key,
 };
-use crate::rules::REFUSAL;
+use crate::rules::{AWAY, REFUSAL};
 use crate::{Surplus, WayKey, plan};
 
 /// What the rules of a table depend on besides its maps.
@@ -47,7 +47,6 @@ pub fn trace(content: Option<&TableContent>, place: Place<'_>, packet: &Packet) 
         place,
         packet,
         way,
-        is_detour: false,
         steps: Vec::new(),
     };
     let outcome = walk.decide();
@@ -91,8 +90,6 @@ struct Walk<'a> {
     place: Place<'a>,
     packet: &'a Packet,
     way: WayKey,
-    /// Whether the connection is marked to be masqueraded if it leaves the node.
-    is_detour: bool,
     steps: Vec<Step>,
 }
 
@@ -109,14 +106,12 @@ impl<'a> Walk<'a> {
             let by = format!("set {ALLOWED}");
             return Outcome::Dropped { by };
         }
-        let is_own = self.is_own_pod();
-        if self.packet.origin != Origin::Node {
-            self.mark_detour(is_own);
-            if is_own != Some(true)
-                && let Some(outcome) = self.follow(OUTSIDE, LOCAL_ENDPOINTS)
-            {
-                return outcome;
-            }
+        let is_outside = self.is_own_pod() != Some(true) || self.is_of_other_node();
+        if self.packet.origin != Origin::Node
+            && is_outside
+            && let Some(outcome) = self.follow(OUTSIDE, LOCAL_ENDPOINTS)
+        {
+            return outcome;
         }
         if let Some(outcome) = self.follow(SERVICES, ENDPOINTS) {
             return outcome;
@@ -196,18 +191,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn mark_detour(&mut self, is_own: Option<bool>) {
+    /// Whether the packet is one of a pod of another node, recognised by the network of all pods and the interface.
+    fn is_of_other_node(&self) -> bool {
         let is_by_network = matches!(self.place.config.detect_local, DetectLocal::ClusterCidr(_));
-        if !is_by_network || is_own != Some(true) {
-            return;
-        }
-        let way = self.way;
-        let why = "the node's own clients, and pods that leave the node again, are masqueraded";
-        let has = self
-            .look(MASQUERADED_OWN, &way_key(&way), way, why)
-            .is_some();
-        let is_of_node = self.place.facts.addresses.contains(&way.address);
-        self.is_detour = has && is_of_node && self.packet.origin != Origin::Pod;
+        let is_of_node = self.place.facts.addresses.contains(&self.way.address);
+        is_by_network
+            && is_of_node
+            && self.is_own_pod() == Some(true)
+            && self.packet.origin != Origin::Pod
     }
 
     /// Follows the verdict of a map, if it has one.
@@ -221,18 +212,21 @@ impl<'a> Walk<'a> {
             return None;
         };
         let chain = match verdict {
-            Verdict::Goto(chain) | Verdict::Jump(chain) if &**chain != REFUSAL => chain,
-            Verdict::Goto(_) | Verdict::Jump(_) => {
-                let by = format!("chain {REFUSAL}");
-                return Some(Outcome::Refused { by });
-            }
+            Verdict::Goto(chain) | Verdict::Jump(chain) => chain,
             Verdict::Drop => {
                 let by = format!("map {map}");
                 return Some(Outcome::Dropped { by });
             }
             Verdict::Accept | Verdict::Other(_) => return None,
         };
-        let by = format!("map {slots}, chain {chain}");
+        let by = format!("chain {chain}");
+        match &**chain {
+            REFUSAL => return Some(Outcome::Refused { by }),
+            AWAY if self.is_of_other_node() => return Some(Outcome::Refused { by }),
+            AWAY => return Some(Outcome::Dropped { by }),
+            _ => {}
+        }
+        let by = format!("map {slots}, {by}");
         let counts = self.slots(slots);
         if counts.is_empty() {
             return Some(Outcome::Dropped { by });
@@ -301,7 +295,7 @@ impl<'a> Walk<'a> {
         if self.has(MASQUERADED, &key, way, "all clients are masqueraded") {
             return (true, format!("set {MASQUERADED}"));
         }
-        let why = "the node's own clients, and pods that leave the node again, are masqueraded";
+        let why = "the node's own clients are masqueraded";
         if is_of_node && self.has(MASQUERADED_OWN, &key, way, why) {
             return (
                 true,
@@ -317,12 +311,6 @@ impl<'a> Walk<'a> {
             return (
                 true,
                 format!("set {HAIRPIN}, for a pod that connects to itself"),
-            );
-        }
-        if self.is_detour && !self.is_here(endpoint) {
-            return (
-                true,
-                "the connection's mark, since it leaves the node again".to_owned(),
             );
         }
         (false, "no rule masquerades it".to_owned())

@@ -66,7 +66,7 @@ pub enum List {
 pub enum Masquerade {
     /// Nobody's.
     None,
-    /// The node's own, and those of pods of other nodes that leave the node again.
+    /// The node's own.
     Own,
     /// Everybody's.
     All,

@@ -61,7 +61,7 @@ pub fn expect(row: &Row) -> Expectation {
     let elsewhere = endpoints
         .iter()
         .any(|endpoint| endpoint.state != State::NotReady);
-    if elsewhere {
+    if elsewhere && !is_of_other_node(row) {
         Expectation::Dropped
     } else {
         Expectation::Refused
@@ -78,10 +78,18 @@ fn class(row: &Row) -> Class {
 }
 
 /// Whether the row is limited to endpoints of the node. Policy Local limits all clients at cluster
-/// IPs. At the other frontends it limits neither pods nor the node itself, for which these are
-/// short circuits.
+/// IPs. At the other frontends it limits neither the node's pods nor the node itself, for which these
+/// are short circuits.
 fn is_held_to_the_node(row: &Row) -> bool {
-    row.policy == Policy::Local && (row.kind == Kind::ClusterIp || class(row) == Class::Foreign)
+    let is_foreign = class(row) == Class::Foreign || is_of_other_node(row);
+    row.policy == Policy::Local && (row.kind == Kind::ClusterIp || is_foreign)
+}
+
+/// Whether a pod asks another node than its own. Where kube-proxy knows pods by a network of the whole
+/// cluster, it leads such a pod to all endpoints, and the connection hangs if one of another node
+/// answers. Here it has the endpoints of the node, and is refused if there are none.
+fn is_of_other_node(row: &Row) -> bool {
+    class(row) == Class::Pod && row.source.node() != Some(row.entry())
 }
 
 /// Ready endpoints, by zone hints if all have one and some match this zone. If none is ready, the
@@ -131,8 +139,6 @@ fn sources(row: &Row, endpoint: Place) -> BTreeSet<Seen> {
     match class(row) {
         // A pod drops its own packet when it returns with its own address.
         Class::Pod if itself => [masqueraded].into(),
-        // An endpoint elsewhere would answer the pod directly, not by way of the node that was asked.
-        Class::Pod if row.source.node() != Some(entry) && endpoint != entry => [masqueraded].into(),
         Class::Pod if row.kind == Kind::ClusterIp || row.policy == Policy::Local => {
             [Seen::Asker].into()
         }

@@ -146,7 +146,6 @@ fn source_words(source: Source, seen: &BTreeSet<Seen>) -> String {
     };
     match (seen.contains(&Seen::Asker), source) {
         (true, Source::Endpoint) => "asker; by itself: gateway",
-        (true, Source::PodThere) if seen.len() > 1 => "asker; by the pod there: node",
         (true, _) => "asker",
         (false, _) => forwarding,
     }

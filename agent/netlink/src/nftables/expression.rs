@@ -96,8 +96,6 @@ pub enum Ct {
     State,
     /// Status bits; four bytes.
     Status,
-    /// Mark; four bytes.
-    Mark,
     /// Source address of a direction.
     Source(Direction, Family),
     /// Destination address of a direction.
@@ -127,7 +125,6 @@ impl Ct {
         match self {
             Self::State => 0,
             Self::Status => 2,
-            Self::Mark => 3,
             Self::SourcePort(_) => 11,
             Self::DestinationPort(_) => 12,
             Self::Source(_, Family::V4) => 19,
@@ -139,7 +136,7 @@ impl Ct {
 
     fn direction(self) -> Option<Direction> {
         match self {
-            Self::State | Self::Status | Self::Mark => None,
+            Self::State | Self::Status => None,
             Self::Source(direction, _)
             | Self::Destination(direction, _)
             | Self::SourcePort(direction)
@@ -254,12 +251,6 @@ impl Expression {
             Some(direction) => this.raw(3, &[direction as u8]),
             None => this,
         }
-    }
-
-    /// Writes the connection's mark.
-    #[must_use]
-    pub fn set_ct_mark(from: Register) -> Self {
-        Self::new("ct").number(2, Ct::Mark.key()).register(4, from)
     }
 
     /// Goes on if a register compares so with a value of at most 16 bytes.

@@ -30,14 +30,21 @@ pub(super) const CHAINS: [Chain; 7] = [
 const NOT_NEW: &str = "-m conntrack ! --ctstate NEW -j RETURN";
 
 /// Incoming packets. Connections of the node's own pods are not masqueraded.
+///
+/// A network of the whole cluster also matches pods of other nodes, which ask for an address of this node by the interface
+/// that has it. They have the endpoints of this node alone: any other one would answer them directly, and the connection
+/// would hang. Without an endpoint IPVS refuses them.
 fn local_policy(writer: &mut Writer<'_>) -> Vec<String> {
     let mut rules = vec![NOT_NEW.to_owned(), map_mark(writer, SetName::BalancedMark)];
     if let Some(local) = writer.local.clone() {
         let set = writer.set(SetName::ShortCircuit);
         let chain = writer.chain("SHORT-CIRCUIT");
-        rules.push(format!(
-            "{local} -m set --match-set {set} dst,dst -g {chain}"
-        ));
+        let pods = format!("{local} -m set --match-set {set} dst,dst");
+        if matches!(writer.config.detect_local, DetectLocal::ClusterCidr(_)) {
+            let own = "-m addrtype --dst-type LOCAL --limit-iface-in";
+            rules.push(format!("{pods} {own} -j RETURN"));
+        }
+        rules.push(format!("{pods} -g {chain}"));
     }
     rules.push(writer.on_set(SetName::NoLocal, "dst,dst", "", "DROP"));
     rules
@@ -62,17 +69,7 @@ fn local_policy_out(writer: &mut Writer<'_>) -> Vec<String> {
 }
 
 fn short_circuit(writer: &mut Writer<'_>) -> Vec<String> {
-    let mut rules = Vec::new();
-    if matches!(writer.config.detect_local, DetectLocal::ClusterCidr(_)) {
-        // Pods of other nodes that connect to an address of this node: the reply of an endpoint
-        // elsewhere would bypass this node. Connections of the node's own pods arrive on an interface
-        // without the destination address.
-        let connection = mark_connection(writer);
-        let own = "-m addrtype --dst-type LOCAL --limit-iface-in";
-        rules.push(format!("{own} {connection}"));
-    }
-    rules.push(map_mark(writer, SetName::ShortCircuit));
-    rules
+    vec![map_mark(writer, SetName::ShortCircuit)]
 }
 
 /// Gives a packet the mark that the set has for its destination, if any.
@@ -81,17 +78,12 @@ fn map_mark(writer: &mut Writer<'_>, set: SetName) -> String {
     format!("-j SET --map-set {set} dst,dst --map-mark")
 }
 
-/// Marks the connection for masquerade. The packet's mark cannot carry that bit, since IPVS compares the
-/// whole mark.
-fn mark_connection(writer: &Writer<'_>) -> String {
-    let masquerade = writer.config.masquerade_mark;
-    format!("-j CONNMARK --set-xmark {masquerade:#x}/{masquerade:#x}")
-}
-
-/// The node's own connections are masqueraded, as upstream does.
+/// The node's own connections are masqueraded, as upstream does. The packet's mark cannot carry that bit, since
+/// IPVS compares the whole mark.
 fn short_circuit_out(writer: &mut Writer<'_>) -> Vec<String> {
+    let masquerade = writer.config.masquerade_mark;
     vec![
-        mark_connection(writer),
+        format!("-j CONNMARK --set-xmark {masquerade:#x}/{masquerade:#x}"),
         map_mark(writer, SetName::ShortCircuit),
     ]
 }

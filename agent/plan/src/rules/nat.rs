@@ -115,14 +115,10 @@ fn postrouting(writer: &mut Writer<'_>) -> Vec<String> {
     let mark = writer.config.masquerade_mark;
     let connection = format!("-m connmark --mark {mark:#x}/{mark:#x}");
     let masquerade = "-j MASQUERADE --random-fully";
-    // The set has each endpoint of this node with its address twice.
-    let own = writer.set(SetName::LoopBack);
     vec![
         writer.on_set(SetName::LoopBack, "dst,dst,src", "", "MASQUERADE"),
-        // Short-circuited connections, whose packet mark selects the virtual server: those of the node
-        // itself, and those of other nodes' pods to an endpoint on another node.
+        // Short-circuited connections of the node itself, whose packet mark selects the virtual server.
         format!("{connection} -m addrtype --src-type LOCAL {masquerade}"),
-        format!("{connection} -m set ! --match-set {own} dst,dst,dst {masquerade}"),
         format!("-m mark ! --mark {mark:#x}/{mark:#x} -j RETURN"),
         // Without the mark, a packet that passes again (through a tunnel) is not masqueraded twice.
         format!("-j MARK --xor-mark {mark:#x}"),

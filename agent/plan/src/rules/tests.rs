@@ -193,16 +193,23 @@ fn obsolete_jumps_go_from_their_table() {
 }
 
 #[test]
-fn pods_of_other_nodes_are_masqueraded_only_with_cluster_cidr() {
-    let own = "-m addrtype --dst-type LOCAL --limit-iface-in -j CONNMARK --set-xmark 0x4000/0x4000";
-    let map = "-j SET --map-set KUBE-SHORT-CIRCUIT dst,dst --map-mark";
-    let short_circuit = |local| {
+fn pods_of_other_nodes_are_told_from_own_ones_only_with_cluster_cidr() {
+    let of_others = "-s 10.244.0.0/16 -m set --match-set KUBE-SHORT-CIRCUIT dst,dst \
+                     -m addrtype --dst-type LOCAL --limit-iface-in -j RETURN";
+    let local_policy = |local| {
         let text = text(Family::V4, false, local);
-        chain(&text, "mangle", "KUBE-SHORT-CIRCUIT")
+        let rules = chain(&text, "mangle", "KUBE-LOCAL-POLICY");
+        let position = |end: &str| rules.iter().position(|rule| rule.contains(end));
+        (
+            position(of_others),
+            position("-g KUBE-SHORT-CIRCUIT"),
+            position("KUBE-NO-LOCAL dst,dst -j DROP"),
+        )
     };
     let by_network = DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
-    assert_eq!(short_circuit(by_network), [own, map]);
-    assert_eq!(short_circuit(DetectLocal::Bridge("cni0".to_owned())), [map]);
+    assert_eq!(local_policy(by_network), (Some(2), Some(3), Some(4)));
+    let by_interface = DetectLocal::Bridge("cni0".to_owned());
+    assert_eq!(local_policy(by_interface), (None, Some(2), Some(3)));
 }
 
 #[test]

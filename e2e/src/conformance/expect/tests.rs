@@ -37,10 +37,18 @@ fn says_what_the_documentation_says() {
             "externalip/etp-local/v4/tcp/from-node/there-only",
             "answered by there (source node here)",
         ),
-        // A pod of another node is masqueraded where the reply would not come back by the node.
+        // A pod of another node has the endpoints of the node that it asks.
         (
             "nodeport/etp-local/v4/tcp/from-pod-there/both",
-            "answered by here (source asker) and there (source node here)",
+            "answered by here (source asker)",
+        ),
+        (
+            "nodeport/etp-local/v4/tcp/from-pod-there/there-only",
+            "refused",
+        ),
+        (
+            "nodeport/etp-cluster/v4/tcp/from-pod-there/there-only",
+            "answered by there (source node here)",
         ),
         // There is none for cluster IPs.
         ("clusterip/itp-local/v4/udp/from-pod/there-only", "dropped"),

@@ -12,7 +12,6 @@ pub(super) enum Kind {
     Interface,
     State,
     Status,
-    Mark,
     AddressType,
     TcpFlags,
     /// A value of a key alone.
@@ -50,7 +49,6 @@ pub(super) fn ct(key: u32, direction: Option<u8>) -> Option<(String, Kind)> {
     let (field, kind) = match key {
         0 => ("state", Kind::State),
         2 => ("status", Kind::Status),
-        3 => ("mark", Kind::Mark),
         11 => ("proto-src", Kind::Other),
         12 => ("proto-dst", Kind::Other),
         19 => ("ip saddr", Kind::Address),

@@ -108,12 +108,6 @@ impl Reader<'_> {
         match expression.name() {
             "payload" => self.load(expression, 1, payload(expression)?),
             "meta" => self.load(expression, 1, meta(expression.be32(2)?)?),
-            "ct" if expression.bytes(4).is_some() => {
-                let value = &self.registers.get(&expression.word(4)?)?.text;
-                let name = ct(expression.be32(2)?, None)?.0;
-                self.words.push(format!("{name} set {value}"));
-                Some(())
-            }
             "ct" => {
                 let direction = expression.bytes(3).and_then(|bytes| bytes.first());
                 let loaded = ct(expression.be32(2)?, direction.copied())?;
@@ -214,16 +208,10 @@ impl Reader<'_> {
     fn bitwise(&mut self, expression: &Expression) -> Option<()> {
         let (mask, xor) = (expression.data(4)?, expression.data(5)?);
         let loaded = self.registers.get_mut(&expression.word(1)?)?;
-        if xor.iter().all(|byte| *byte == 0) {
-            loaded.mask = Some(mask.into());
-        } else {
-            let bits = u32::from_ne_bytes(xor.try_into().ok()?);
-            let kept = u32::from_ne_bytes(mask.try_into().ok()?);
-            if kept != !bits {
-                return None;
-            }
-            loaded.text = format!("{} | {bits:#x}", loaded.text);
+        if xor.iter().any(|byte| *byte != 0) {
+            return None;
         }
+        loaded.mask = Some(mask.into());
         Some(())
     }
 
@@ -266,7 +254,6 @@ impl Reader<'_> {
             }
             Kind::State if bits()? == 8 => format!("{text} new"),
             Kind::Status if bits()? == 0x20 => format!("{text} dnat"),
-            Kind::Mark => format!("{text} & {:#x} != 0", bits()?),
             Kind::AddressType if value == u32::from(libc::RTN_LOCAL).to_ne_bytes() => {
                 format!("{text} {operator}local")
             }

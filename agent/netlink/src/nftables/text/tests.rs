@@ -149,8 +149,6 @@ fn comparisons_have_the_words_of_nft() {
     };
     let name = || load(Expression::meta(Meta::InputName, FIRST));
     let ct = |ct| load(Expression::ct(ct, FIRST));
-    let bit = 0x4000_u32;
-    let set = Expression::bitwise(FIRST, &(!bit).to_ne_bytes(), &bit.to_ne_bytes());
     for (rule, expected) in [
         (
             then(saddr(), [mask.clone(), not(&[10, 244, 0, 0])]),
@@ -164,11 +162,6 @@ fn comparisons_have_the_words_of_nft() {
         (then(name(), [not(b"veth")]), "iifname != \"veth*\""),
         (then(ct(Ct::State), any(Ct::STATE_NEW)), "ct state new"),
         (then(ct(Ct::Status), any(Ct::STATUS_DNAT)), "ct status dnat"),
-        (then(ct(Ct::Mark), any(bit)), "ct mark & 0x4000 != 0"),
-        (
-            then(ct(Ct::Mark), [set, Expression::set_ct_mark(FIRST)]),
-            "ct mark set ct mark | 0x4000",
-        ),
         (
             Expression::is_local(Which::Source).into(),
             "fib saddr type local",
