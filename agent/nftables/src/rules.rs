@@ -30,9 +30,9 @@ const AFTER_DSTNAT: i32 = -90;
 const MANGLE: i32 = -150;
 /// The chain that keeps TCP segments of imports to the size of the path.
 pub(crate) const SEGMENTS: &str = "segments";
-/// Where connections that no node can serve end. `reject` is a keyword of `nft`.
+/// The chain of connections that no node can serve. `reject` is a keyword of `nft`.
 pub(crate) const REFUSAL: &str = "refusal";
-/// Where connections end that only other nodes could serve.
+/// The chain of connections that only other nodes could serve.
 pub(crate) const AWAY: &str = "away";
 
 /// Which of the chains that not every node needs there are. What is there stays: it costs nothing, and the

@@ -191,7 +191,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the packet is one of a pod of another node, recognised by the network of all pods and the interface.
+    /// True for a packet of another node's pod, recognised by the network of all pods and the interface.
     fn is_of_other_node(&self) -> bool {
         let is_by_network = matches!(self.place.config.detect_local, DetectLocal::ClusterCidr(_));
         let is_of_node = self.place.facts.addresses.contains(&self.way.address);

@@ -85,7 +85,7 @@ fn is_held_to_the_node(row: &Row) -> bool {
     row.policy == Policy::Local && (row.kind == Kind::ClusterIp || is_foreign)
 }
 
-/// Whether a pod asks another node than its own. Where kube-proxy knows pods by a network of the whole
+/// True if a pod asks another node than its own. Where kube-proxy knows pods by a network of the whole
 /// cluster, it leads such a pod to all endpoints, and the connection hangs if one of another node
 /// answers. Here it has the endpoints of the node, and is refused if there are none.
 fn is_of_other_node(row: &Row) -> bool {

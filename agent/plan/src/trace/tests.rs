@@ -58,8 +58,13 @@ fn rules_are_read_as_written() {
             Target::Goto("C".to_owned()),
         ),
         (
-            "-m addrtype --dst-type LOCAL --limit-iface-in -j CONNMARK --set-xmark 0x4000/0x4000",
+            "-m addrtype --dst-type LOCAL --limit-iface-in -j RETURN",
             vec![(Match::LocalDestination(true), true)],
+            Target::Return,
+        ),
+        (
+            "-j CONNMARK --set-xmark 0x4000/0x4000",
+            vec![],
             Target::ConnectionMark(0x4000, 0x4000),
         ),
         (

@@ -180,12 +180,12 @@ impl InboundTask {
     async fn state_versions(&self) {
         match &self.questions {
             // Boxed: an agent asks nothing, and thousands of agents have this task.
-            Some(questions) => Box::pin(self.answer(questions)).await,
+            Some(questions) => Box::pin(self.answer_questions(questions)).await,
             None => pending().await,
         }
     }
 
-    async fn answer(&self, questions: &Notify) {
+    async fn answer_questions(&self, questions: &Notify) {
         let tables = &self.context.tables;
         let feed = tables.feed(&self.session.node().cluster);
         let mut asked = None;

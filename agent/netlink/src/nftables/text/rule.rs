@@ -204,7 +204,7 @@ impl Reader<'_> {
         Some(texts.join(" . "))
     }
 
-    /// A mask of a comparison that follows, or bits to be set.
+    /// A mask of a comparison that follows.
     fn bitwise(&mut self, expression: &Expression) -> Option<()> {
         let (mask, xor) = (expression.data(4)?, expression.data(5)?);
         let loaded = self.registers.get_mut(&expression.word(1)?)?;
