@@ -333,19 +333,20 @@ impl Session {
     pub(crate) fn programmed(&self, message: v1::Programmed) -> bool {
         let revision = message.revision;
         let mut nodes = self.registry.lock();
-        let Some(entry) = nodes.entries.get_mut(&self.node) else {
+        let Nodes {
+            entries,
+            convergence,
+            ..
+        } = &mut *nodes;
+        let Some(entry) = entries.get_mut(&self.node) else {
             return false;
         };
         if entry.session() != self.number || !entry.programmed(message) {
             return false;
         }
-        let mut member = entry.member.take();
         let cluster = Arc::clone(&self.node.cluster);
-        let convergence = nodes.convergence.entry(cluster).or_default();
-        let reached = convergence.programmed(&mut member, revision, Instant::now());
-        if let Some(entry) = nodes.entries.get_mut(&self.node) {
-            entry.member = member;
-        }
+        let convergence = convergence.entry(cluster).or_default();
+        let reached = convergence.programmed(&mut entry.member, revision, Instant::now());
         drop(nodes);
         self.registry.observe(reached);
         true

@@ -19,6 +19,8 @@ pub(crate) type BucketHashes = Vec<[u8; 8]>;
 pub(crate) struct SessionControl {
     /// The end of the stream: an error, or `Ok` if the agent has left or had its Goaway.
     end: OnceLock<Result<(), Status>>,
+    /// Whether a message to send was asked for since the last look.
+    requested: AtomicBool,
     goaway: AtomicBool,
     /// Number of buckets the agent was asked for and has not answered; 0 for none.
     asked: AtomicU32,
@@ -47,32 +49,40 @@ impl SessionControl {
     /// Makes the outbound half send Goaway.
     pub(crate) fn go_away(&self) {
         self.goaway.store(true, Ordering::Release);
-        self.wake();
+        self.request();
     }
 
     /// Whether to send Goaway now; `true` once per request.
     pub(crate) fn take_goaway(&self) -> bool {
-        self.goaway.load(Ordering::Acquire) && self.goaway.swap(false, Ordering::AcqRel)
+        self.goaway.swap(false, Ordering::AcqRel)
+    }
+
+    fn request(&self) {
+        self.requested.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether there may be a Goaway, a revision to confirm or versions to take. Each poll of
+    /// thousands of streams asks, so it costs one load.
+    pub(crate) fn take_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire) && self.requested.swap(false, Ordering::AcqRel)
     }
 
     /// Makes the outbound half confirm a revision. A later revision replaces an earlier one.
     pub(crate) fn confirm(&self, revision: u64) {
         self.confirm.store(revision + 1, Ordering::Release);
-        self.wake();
+        self.request();
     }
 
     /// Takes the revision to confirm; each request is returned once.
     pub(crate) fn take_confirm(&self) -> Option<u64> {
-        if self.confirm.load(Ordering::Acquire) == 0 {
-            return None;
-        }
         self.confirm.swap(0, Ordering::AcqRel).checked_sub(1)
     }
 
     /// Makes the outbound half state the sources' versions.
     pub(crate) fn state_versions(&self, versions: Vec<u64>) {
         *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = Some(versions);
-        self.wake();
+        self.request();
     }
 
     /// Takes the versions to state; each statement is returned once.

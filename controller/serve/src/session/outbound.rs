@@ -143,21 +143,12 @@ impl Outbound {
             if let Some(how) = self.control.ended() {
                 return Poll::Ready(how.clone().map(|()| None));
             }
-            if self.control.take_goaway() {
-                self.say(goaway(&self.context));
-                self.hold(false);
+            if self.control.take_requested() {
+                self.say_requested();
             }
             if let Some(message) = self.message.take_if(|_| !self.held) {
                 self.context.registry.count(Counter::Frames, 1);
                 return Poll::Ready(Ok(Some(message)));
-            }
-            if let Some(revision) = self.control.take_confirm() {
-                let confirm = Frame::Confirm(v1::Confirm { revision });
-                return Poll::Ready(Ok(Some(single(confirm))));
-            }
-            if let Some(newest) = self.control.take_versions() {
-                let versions = Frame::Versions(v1::Versions { newest });
-                return Poll::Ready(Ok(Some(single(versions))));
             }
             if let Some(chunk) = self.next_chunk() {
                 return Poll::Ready(Ok(Some(chunk)));
@@ -170,6 +161,20 @@ impl Outbound {
             }
             self.watch();
         }
+    }
+
+    /// Queues the messages that the inbound half has asked for.
+    fn say_requested(&mut self) {
+        if self.control.take_goaway() {
+            self.say(goaway(&self.context));
+        }
+        if let Some(revision) = self.control.take_confirm() {
+            self.say(Frame::Confirm(v1::Confirm { revision }));
+        }
+        if let Some(newest) = self.control.take_versions() {
+            self.say(Frame::Versions(v1::Versions { newest }));
+        }
+        self.hold(false);
     }
 
     /// Queues a message after the pending ones.
