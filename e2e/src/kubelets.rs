@@ -51,14 +51,18 @@ impl Kubelets {
     /// # Panics
     /// If the cluster does not start.
     pub fn start_or_skip(test: &str) -> Option<Self> {
-        Self::start_with_images_or_skip(test, &["images"])
+        Self::start_with_or_skip(test, RigConfig::CLUSTER.nodes, &["images"])
     }
 
-    /// The same with the image archives of these directories of the files of nodes.
+    /// The same with this number of nodes, and the image archives of these directories of the files of nodes.
     ///
     /// # Panics
     /// If the cluster does not start.
-    pub fn start_with_images_or_skip(test: &str, images: &'static [&'static str]) -> Option<Self> {
+    pub fn start_with_or_skip(
+        test: &str,
+        nodes: u8,
+        images: &'static [&'static str],
+    ) -> Option<Self> {
         if !lane::provides(test, &[Need::Root, Need::Ipvs, Need::Guest]) {
             return None;
         }
@@ -73,12 +77,15 @@ impl Kubelets {
             lane::missing(test, &format!("needs {absent} (e2e/nodes/{absent})"));
             return None;
         }
-        Some(Self::start(files, images).expect("a cluster of real nodes"))
+        Some(Self::start(files, nodes, images).expect("a cluster of real nodes"))
     }
 
-    fn start(files: PathBuf, images: &'static [&'static str]) -> Result<Self> {
+    fn start(files: PathBuf, nodes: u8, images: &'static [&'static str]) -> Result<Self> {
         let directory = TempDir::new()?;
-        let rig = Rig::new(RigConfig::CLUSTER)?;
+        let rig = Rig::new(RigConfig {
+            nodes,
+            ..RigConfig::CLUSTER
+        })?;
         let names: Vec<String> = (0..rig.nodes().len()).map(Cluster::node_name).collect();
         let control = control(&rig);
         for node in rig.nodes() {

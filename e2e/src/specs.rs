@@ -59,6 +59,8 @@ impl fmt::Display for Proxy {
 pub struct Run {
     /// The service proxy of the cluster.
     pub proxy: Proxy,
+    /// The number of nodes, which are in three zones in turn.
+    pub nodes: u8,
     /// A regular expression of names to run.
     pub focus: String,
     /// A regular expression of names to leave out.
@@ -70,8 +72,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The choice in the variables `PORTOLAN_SPECS_PROXY`, `_FOCUS`, `_SKIP`, `_AT_ONCE` and `_MINUTES`; without
-    /// them, Portolan and the `[Conformance]` specs of networks.
+    /// The choice in the variables `PORTOLAN_SPECS_PROXY`, `_NODES`, `_FOCUS`, `_SKIP`, `_AT_ONCE` and
+    /// `_MINUTES`; without them, Portolan on two nodes and the `[Conformance]` specs of networks.
     pub fn from_environment() -> Result<Self> {
         Self::from_variables(|name| env::var(format!("PORTOLAN_SPECS_{name}")).ok())
     }
@@ -91,6 +93,7 @@ impl Run {
         };
         Ok(Self {
             proxy: Proxy::parse(&given("PROXY", "portolan"))?,
+            nodes: number("NODES", "2")?,
             focus,
             skip: given("SKIP", SKIPPED),
             at_once: number("AT_ONCE", "1")?,
@@ -247,6 +250,7 @@ mod tests {
                 "PROXY" => "kube-proxy-ipvs",
                 "FOCUS" => "all",
                 "AT_ONCE" => "3",
+                "NODES" => "6",
                 _ => "",
             };
             Some(value.into())
@@ -255,7 +259,7 @@ mod tests {
         assert_eq!(run.proxy.to_string(), "kube-proxy-ipvs");
         assert!(!run.is_conformance());
         assert!(run.focus.contains("Traffic Distribution"));
-        assert_eq!((run.at_once, run.minutes), (3, 170));
+        assert_eq!((run.nodes, run.at_once, run.minutes), (6, 3, 170));
         let error = Run::from_variables(|_| Some("kube-proxy".into())).unwrap_err();
         assert!(error.to_string().starts_with("PROXY=kube-proxy:"));
     }

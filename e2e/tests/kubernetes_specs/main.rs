@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use portolan_e2e::chart::{Chart, values};
-use portolan_e2e::cluster::control;
+use portolan_e2e::cluster::{Cluster, control};
 use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::kubelets::Kubelets;
 use portolan_e2e::rig::Process;
@@ -33,10 +33,11 @@ const LIMIT: Duration = Duration::from_secs(3 * 3600);
 fn kubernetes_specs_pass() {
     let run = Run::from_environment().unwrap();
     let images = &["images", "specs"];
-    let Some(kubelets) = Kubelets::start_with_images_or_skip("kubernetes_specs_pass", images)
-    else {
+    let test = "kubernetes_specs_pass";
+    let Some(kubelets) = Kubelets::start_with_or_skip(test, run.nodes, images) else {
         return;
     };
+    spread_over_zones(&kubelets);
     let proxies = start_proxy(&kubelets, &run.proxy);
     let apply = ["apply", "--filename=-"];
     let dns = include_str!("dns.yaml").replace("$NAMES", &names(&run.proxy));
@@ -68,6 +69,15 @@ fn kubernetes_specs_pass() {
     assert!(total > 0, "no spec matches {:?}", run.focus);
     assert_eq!(passed, total, "some specs failed");
     drop(proxies);
+}
+
+/// Labels the nodes with three zones in turn, which specs of topology look for.
+fn spread_over_zones(kubelets: &Kubelets) {
+    for number in 0..kubelets.rig.nodes().len() {
+        let zone = format!("topology.kubernetes.io/zone=zone{}", number % 3 + 1);
+        let label = ["label", "node", &Cluster::node_name(number), &zone];
+        kubelets.kubectl(&label).unwrap();
+    }
 }
 
 /// The plugin of CoreDNS that knows the names of Services: with Portolan its controllers have them.

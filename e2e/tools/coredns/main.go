@@ -1,4 +1,4 @@
-// Package main is CoreDNS with the plugins that the tests compare with: all of it takes ten times as
+// Package main is CoreDNS with the plugins that the tests and specs use: all of it takes ten times as
 // long to build.
 package main
 
@@ -10,6 +10,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/etcd"
 	_ "github.com/coredns/coredns/plugin/file"
 	_ "github.com/coredns/coredns/plugin/grpc"
+	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/log"
 	_ "github.com/coredns/coredns/plugin/ready"
