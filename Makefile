@@ -61,7 +61,7 @@ alerts: ## Check the alerts of the chart with promtool (the first time builds it
 	@charts/ci/alerts
 
 .PHONY: conformance-e2e
-conformance-e2e: setup ## Run Kubernetes' own specs of networks on real kubelets; FOCUS=, SKIP= and PROXY= choose others
+conformance-e2e: setup ## Run Kubernetes' own specs of networks on real kubelets; FOCUS=, SKIP=, NODES= and PROXY= choose others
 	@PROXY='$(PROXY)' FOCUS='$(value FOCUS)' SKIP='$(value SKIP)' e2e/conformance-e2e
 
 .PHONY: fuzz

@@ -19,7 +19,7 @@ pub(crate) type BucketHashes = Vec<[u8; 8]>;
 pub(crate) struct SessionControl {
     /// The end of the stream: an error, or `Ok` if the agent has left or had its Goaway.
     end: OnceLock<Result<(), Status>>,
-    /// Whether a message to send was asked for since the last look.
+    /// Set by each request for a message to the agent; cleared when the outbound half looks.
     requested: AtomicBool,
     goaway: AtomicBool,
     /// Number of buckets the agent was asked for and has not answered; 0 for none.
@@ -62,8 +62,8 @@ impl SessionControl {
         self.wake();
     }
 
-    /// Whether there may be a Goaway, a revision to confirm or versions to take. Each poll of
-    /// thousands of streams asks, so it costs one load.
+    /// True once after requests for a Goaway, a confirmation or versions. Thousands of streams ask at
+    /// each poll, so without a request it costs one load.
     pub(crate) fn take_requested(&self) -> bool {
         self.requested.load(Ordering::Acquire) && self.requested.swap(false, Ordering::AcqRel)
     }
@@ -181,6 +181,35 @@ mod tests {
         assert_eq!(control.take_answer(), Some(vec![[7; 8]; 2]));
         assert_eq!(control.take_answer(), None);
         assert_eq!(refused(&[0; 16]), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn each_request_is_noticed_once() {
+        type Request = fn(&SessionControl);
+        let all: [Request; 3] = [
+            SessionControl::go_away,
+            |control| control.confirm(0),
+            |control| control.state_versions(vec![7]),
+        ];
+        for request in all {
+            let control = SessionControl::default();
+            assert!(!control.take_requested());
+            request(&control);
+            assert!(control.take_requested());
+            assert!(!control.take_requested());
+            let taken = (
+                control.take_goaway(),
+                control.take_confirm(),
+                control.take_versions(),
+            );
+            assert_ne!(taken, (false, None, None));
+            let again = (
+                control.take_goaway(),
+                control.take_confirm(),
+                control.take_versions(),
+            );
+            assert_eq!(again, (false, None, None));
+        }
     }
 
     #[test]
