@@ -106,7 +106,7 @@ fn a_ready_pod_appears_in_slices_of_both_families() {
     println!("test done after {:.1} s", start.elapsed().as_secs_f32());
 }
 
-/// A pod that looks like a controller's, on a node without a kubelet.
+/// A pod that looks like a controller's of the chart, on a node without a kubelet.
 const CONTROLLER: &str = r"
 apiVersion: v1
 kind: Node
@@ -117,10 +117,13 @@ kind: Pod
 metadata:
   name: controller-0
   namespace: kube-system
-  labels: {app.kubernetes.io/name: portolan-controller}
+  labels: {app.kubernetes.io/component: controller}
 spec:
   nodeName: node-c
-  containers: [{name: controller, image: none, ports: [{name: admin, containerPort: 9444}]}]
+  containers:
+    - name: controller
+      image: none
+      ports: [{name: agents, containerPort: 9443}, {name: metrics, containerPort: 9444}]
 ";
 
 /// The port itself would be forwarded by a kubelet, which these servers lack.

@@ -13,12 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::args::ConnectArgs;
 
-/// The label of controllers' pods.
-const LABEL: &str = "app.kubernetes.io/name=portolan-controller";
+/// The label of controllers' pods. Their names depend on values of the chart, so that others may have it too.
+const LABEL: &str = "app.kubernetes.io/component=controller";
+/// The name of the port for agents in a pod, which pods of others do not have.
+const AGENTS: &str = "agents";
 /// The namespace without a flag.
 const NAMESPACE: &str = "kube-system";
 /// The name of the port of the admin server in a pod.
-const PORT_NAME: &str = "admin";
+const PORT_NAME: &str = "metrics";
 /// The port, if the pod names none.
 const PORT: u16 = 9444;
 
@@ -42,7 +44,8 @@ pub(crate) async fn pods(args: &ConnectArgs) -> anyhow::Result<Vec<Pod>> {
     let api: Api<v1::Pod> = Api::namespaced(client, namespace);
     let listed = api.list(&ListParams::default().labels(LABEL)).await;
     let listed = listed.with_context(|| format!("cannot list pods in namespace {namespace}"))?;
-    let running = listed.items.iter().filter(|pod| is_running(pod));
+    let controllers = listed.items.iter().filter(|pod| is_controller(pod));
+    let running = controllers.filter(|pod| is_running(pod));
     let pods: Vec<_> = running
         .filter_map(|pod| {
             Some(Pod {
@@ -54,7 +57,9 @@ pub(crate) async fn pods(args: &ConnectArgs) -> anyhow::Result<Vec<Pod>> {
         })
         .collect();
     if pods.is_empty() {
-        bail!("namespace {namespace}: no running pod has the label {LABEL}");
+        bail!(
+            "namespace {namespace}: no running pod has the label {LABEL} and a port named {AGENTS}"
+        );
     }
     Ok(pods)
 }
@@ -67,13 +72,20 @@ fn is_running(pod: &v1::Pod) -> bool {
     phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
 }
 
+fn is_controller(pod: &v1::Pod) -> bool {
+    ports(pod).any(|port| port.name.as_deref() == Some(AGENTS))
+}
+
 /// The admin port of a pod.
 fn port(pod: &v1::Pod) -> u16 {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-    let named = ports.find(|port| port.name.as_deref() == Some(PORT_NAME));
+    let named = ports(pod).find(|port| port.name.as_deref() == Some(PORT_NAME));
     let number = named.and_then(|port| u16::try_from(port.container_port).ok());
     number.unwrap_or(PORT)
+}
+
+fn ports(pod: &v1::Pod) -> impl Iterator<Item = &v1::ContainerPort> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.flat_map(|container| container.ports.iter().flatten())
 }
 
 impl Pod {
@@ -112,12 +124,33 @@ mod tests {
 
     #[test]
     fn the_admin_port_is_found_by_name() {
-        let named =
-            json!([{"name": "agents", "containerPort": 1}, {"name": "admin", "containerPort": 2}]);
+        let named = json!([{"name": "agents", "containerPort": 1}, {"name": "metrics", "containerPort": 2}]);
         let with = |ports| pod(json!({"spec": {"containers": [{"name": "a", "ports": ports}]}}));
         assert_eq!(port(&with(named)), 2);
         assert_eq!(port(&with(json!([{"containerPort": 1}]))), PORT);
         assert_eq!(port(&with(json!(null))), PORT);
+    }
+
+    /// Labels and ports as the chart renders them.
+    #[test]
+    fn controllers_of_the_chart_are_found() {
+        let chart = include_str!("../../../charts/portolan/ci/replacement.golden");
+        let objects = chart.split("\n---\n");
+        let pods = objects.filter_map(|text| {
+            let object = portolan_source::file::read_yaml(text).ok()?;
+            let kind = object["kind"].as_str()?;
+            let template = object.pointer("/spec/template")?.clone();
+            Some((kind.to_owned(), pod(template)))
+        });
+        let found: Vec<_> = pods.filter(|(_, pod)| is_controller(pod)).collect();
+        let [(kind, controller)] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(kind, "Deployment");
+        let (name, value) = LABEL.split_once('=').unwrap();
+        let labels = controller.metadata.labels.as_ref().unwrap();
+        assert_eq!(labels[name], value);
+        assert_eq!(port(controller), PORT);
     }
 
     #[test]
