@@ -91,7 +91,7 @@ pub fn convert(
         }
     }
     if config.get("mode").is_none() {
-        foreign_mode("", &mut done);
+        other_mode("the default mode", &mut done);
     }
     Ok(done)
 }
@@ -173,7 +173,11 @@ fn apply_rule(
         }
         "mode" => match text {
             "ipvs" => {}
-            "iptables" | "nftables" => foreign_mode(text, done),
+            "iptables" => other_mode(text, done),
+            "nftables" => {
+                done.values.set("agent.dataplane", text.into(), path);
+                other_mode(text, done);
+            }
             "kernelspace" => return Err((path, "kernelspace is for Windows nodes".to_owned())),
             _ => {
                 let expected = "expected iptables, ipvs or nftables";
@@ -186,17 +190,14 @@ fn apply_rule(
     Ok(())
 }
 
-/// The takeover without a gap is from IPVS mode.
-fn foreign_mode(mode: &str, done: &mut Converted) {
-    let name = if mode.is_empty() {
-        "iptables, the default,"
-    } else {
-        mode
-    };
-    done.values.set("agent.takeover", "none".into(), "mode");
+/// The takeover from IPVS mode keeps more than that from other ones.
+fn other_mode(mode: &str, done: &mut Converted) {
     done.note(
         "mode",
-        format!("{name} is not ipvs: see the migration guide for the way from this mode"),
+        format!(
+            "from {mode} the takeover keeps connections, and ClientIP affinity begins anew; the migration \
+             guide has the way back"
+        ),
     );
 }
 

@@ -94,7 +94,7 @@ fn every_field_becomes_a_value_or_a_finding() {
         let done = convert(&config, None).unwrap();
         let has_value = match field.becomes {
             Becomes::Value(path, _) => done.values.get(path).is_some(),
-            _ => done.values.paths().any(|path| path != "agent.takeover"),
+            _ => !done.values.is_empty(),
         };
         let found = done
             .findings
@@ -219,9 +219,35 @@ oomScoreAdj: -998
     let text = format!("apiVersion: v1\nkind: ConfigMap\ndata:\n  config: |\n    {indented}\n");
     let (config, _) = parse(&text, false).unwrap();
     let done = convert(&config, None).unwrap();
-    let expected = json!({"agent": {"adminListen": "0.0.0.0:10249", "takeover": "none"}});
+    let expected = json!({"agent": {"adminListen": "0.0.0.0:10249"}});
     assert_eq!(done.values.to_json(), expected);
     assert_eq!(lost(&done), ["oomScoreAdj"]);
+}
+
+/// The chart's default takes over from every mode.
+#[test]
+fn other_modes_are_taken_over_with_a_note() {
+    for (text, mode, dataplane) in [
+        ("mode: iptables\n", "iptables", None),
+        ("mode: nftables\n", "nftables", Some("nftables")),
+        ("", "default", None),
+    ] {
+        let done = converted(text);
+        let found: Vec<_> = done
+            .values
+            .paths()
+            .map(|path| (path, done.values.get(path)))
+            .collect();
+        let value = dataplane.map(|name| json!(name));
+        let expected = value.as_ref().map(|value| ("agent.dataplane", Some(value)));
+        assert_eq!(found, Vec::from_iter(expected));
+        assert!(!done.has_losses());
+        let [note] = &done.findings[..] else {
+            panic!("{:?}", done.findings)
+        };
+        assert_eq!(note.path, "mode");
+        assert!(note.reason.contains(mode), "{}", note.reason);
+    }
 }
 
 #[test]
@@ -252,7 +278,7 @@ fn values_are_those_of_the_chart() {
         "apiServer.port",
         "log.level",
         "agent.nodeIPs",
-        "agent.takeover",
+        "agent.dataplane",
     ];
     for path in by_rules {
         default(path);
