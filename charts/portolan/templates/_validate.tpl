@@ -141,6 +141,9 @@ are in values.schema.json. */}}
 {{- if and $v.agent.prepare.checkOnly (not $v.agent.prepare.enabled) -}}
 {{- fail "agent.prepare.checkOnly is true, but agent.prepare.enabled is false" -}}
 {{- end -}}
+{{- if and (eq $v.agent.dataplane "auto") (eq (include "portolan.takeover" .) "kube-proxy") -}}
+{{- fail "agent.dataplane auto takes over from no kube-proxy: name ipvs or nftables, or set agent.takeover to none" -}}
+{{- end -}}
 {{- if and $v.agent.prepare.checkOnly (ne $v.agent.cleanup.mode "none") -}}
 {{- fail "agent.prepare.checkOnly changes nothing, but agent.cleanup.mode does; set one of them" -}}
 {{- end -}}

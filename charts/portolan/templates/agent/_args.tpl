@@ -2,6 +2,7 @@
 {{- define "portolan.agent.kernelArgs" -}}
 {{- $kernel := .Values.agent.kernel -}}
 {{- include "portolan.args" (list
+  (list "dataplane" .Values.agent.dataplane)
   (list "name-prefix" (include "portolan.namePrefix" .))
   (list "iptables" $kernel.iptables)
   (list "vip-binding" $kernel.vipBinding)
