@@ -32,6 +32,7 @@ pub struct ReconcileMetrics {
     differences: Counter,
     drift: Counter,
     takeover: Gauge,
+    changeover: Gauge,
 }
 
 impl ReconcileMetrics {
@@ -46,6 +47,7 @@ impl ReconcileMetrics {
             differences: Counter::default(),
             drift: Counter::default(),
             takeover: Gauge::default(),
+            changeover: Gauge::default(),
         };
         this.register_kernel(registry.sub_registry_with_prefix("portolan_agent"));
         this
@@ -73,6 +75,11 @@ impl ReconcileMetrics {
                 "takeover_pending",
                 "Whether a takeover from a kube-proxy is asked for and not complete, also while that one runs",
                 &self.takeover,
+            ),
+            (
+                "changeover_pending",
+                "Whether objects of another dataplane of the agent may be left: 1 until it has found none",
+                &self.changeover,
             ),
             (
                 "errors_current",
@@ -123,6 +130,11 @@ impl ReconcileMetrics {
     /// Sets whether a takeover is pending.
     pub fn observe_takeover(&self, pending: bool) {
         self.takeover.set(i64::from(pending));
+    }
+
+    /// Sets whether objects of another dataplane may be left.
+    pub fn observe_changeover(&self, pending: bool) {
+        self.changeover.set(i64::from(pending));
     }
 
     /// Counts a reconciliation. `rules` are the desired iptables rules by table, where they may have

@@ -135,6 +135,7 @@ pub async fn run<E: Engine>(
     this.outputs
         .metrics
         .observe_takeover(this.takeover.is_pending());
+    this.outputs.metrics.observe_changeover(true);
     loop {
         let wake = tokio::select! {
             () = token.cancelled() => break,

@@ -56,6 +56,7 @@ impl<E: Engine> SyncLoop<E> {
         }
         tracing::info!("changing over, since the takeover is complete");
         self.retirement = None;
+        self.outputs.metrics.observe_changeover(true);
         self.reconcile().await;
     }
 
@@ -72,6 +73,8 @@ impl<E: Engine> SyncLoop<E> {
             }
         };
         self.retirement = Some(progress);
+        let is_pending = progress != Retirement::Done;
+        self.outputs.metrics.observe_changeover(is_pending);
         match progress {
             Retirement::More => self.retire_at = Some(Instant::now()),
             Retirement::Waiting { left } => {

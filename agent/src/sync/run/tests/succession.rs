@@ -270,9 +270,11 @@ async fn nftables_succeed_when_the_takeover_is_complete() {
     let servers = kernel.0.lock().await.state.virtual_servers.clone();
     let keys: Vec<_> = servers.into_keys().collect();
     assert_eq!(keys, [key(Protocol::Tcp)], "it has an open connection");
+    assert_eq!(metric(&rig, "portolan_agent_changeover_pending"), "1");
     kernel.0.lock().await.connections.clear();
     pass(3).await;
     assert_changed_over(&*kernel.0.lock().await);
+    assert_eq!(metric(&rig, "portolan_agent_changeover_pending"), "0");
     rig.put(3, tcp(&[STAYS])).await;
     assert!(kernel.0.lock().await.state.virtual_servers.is_empty());
 }
