@@ -248,8 +248,9 @@ pub struct ForgetArgs {
 /// Flags of `cleanup`.
 #[derive(Debug, Args)]
 pub struct CleanupArgs {
-    /// Keep everything that is shared with a kube-proxy in IPVS mode which has programmed this node
-    /// already, and remove the rest: the way back without a gap.
+    /// Remove nothing that a kube-proxy which has programmed this node already does not serve: the way back
+    /// without a gap. With --dataplane ipvs to one in IPVS mode, with which much is shared that stays; with
+    /// --dataplane nftables to one in any mode.
     #[arg(long)]
     pub hand_over: Option<OtherProxy>,
 

@@ -5,7 +5,8 @@
 //! Ours are the virtual servers in the ownership record, the routes with our protocol number, and the sets
 //! and chains with our names; of a `Director` the sync daemons and announced routes in the state directory, and
 //! proxy neighbours with our protocol number. Kernel settings stay: others may rely on them. With
-//! `--hand-over kube-proxy` the objects that a kube-proxy has adopted stay too.
+//! `--hand-over kube-proxy` the objects that a kube-proxy has adopted stay too, and nothing goes that it does
+//! not serve yet.
 
 use portolan_dataplane::{HostPlane, Kernel, KernelConfig, NftablesKernel};
 use portolan_model::Family;
@@ -15,7 +16,7 @@ use portolan_reconcile::{NftablesReconciler, clear};
 
 use crate::args::{CleanupArgs, DataplaneKind};
 use crate::director::{load_owned, save_owned};
-use crate::kube_proxy::hand_over;
+use crate::kube_proxy::{hand_over, hand_over_tables};
 
 /// Cleans up, whatever dataplane is named: an agent may have been stopped while it changed over. The one that
 /// is named must be there; of the other nothing may be.
@@ -28,10 +29,9 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
         tracing::info!("nothing to clean up: sockets end with their agent");
         return Ok(());
     }
-    anyhow::ensure!(
-        args.hand_over.is_none() || named == DataplaneKind::Ipvs,
-        "--hand-over needs --dataplane ipvs"
-    );
+    if args.hand_over.is_some() && has_tables(&args)? {
+        return hand_over_tables(&args.kernel.kernel_config()?, &args.kernel.plan_config()?).await;
+    }
     let ipvs = clean_ipvs(&args).await;
     let tables = NftablesKernel::open(args.kernel.kernel_config()?)
         .and_then(|mut kernel| NftablesReconciler::remove(&mut kernel));
@@ -47,6 +47,19 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
             tracing::info!("cleaned up");
             Ok(())
         }
+    }
+}
+
+/// Whether our tables are handed over: those of the dataplane that is named or, with `auto`, that is there.
+fn has_tables(args: &CleanupArgs) -> anyhow::Result<bool> {
+    let has_any = || {
+        let mut kernel = NftablesKernel::open(args.kernel.kernel_config()?)?;
+        Ok(!NftablesReconciler::families(&mut kernel)?.is_empty())
+    };
+    match args.kernel.dataplane {
+        DataplaneKind::Nftables => Ok(true),
+        DataplaneKind::Auto => has_any(),
+        DataplaneKind::Ipvs | DataplaneKind::Userspace => Ok(false),
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod chart;
+pub mod clients;
 pub mod cluster;
 pub mod clusters_demo;
 pub mod conformance;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is to be done besides a transaction, and numbers of objects.
+//! What is to be done besides a transaction, and what a table has.
+
+use std::collections::BTreeSet;
 
 use portolan_model::{Family, Protocol};
 use portolan_netlink::nftables::{Request, TableContent};
 
 use crate::WayKey;
-use crate::layout::{ENDPOINTS, LOCAL_ENDPOINTS, SERVICES, address_len, way_key};
+use crate::layout::{ENDPOINTS, LOCAL_ENDPOINTS, SERVICES, address_len, read_way, way_key};
 
 /// Whether requests change where UDP connections of any way go: flows in conntrack may be stale then.
 #[must_use]
@@ -43,4 +45,14 @@ pub fn numbers(content: &TableContent) -> (usize, usize) {
 pub fn has_way(content: &TableContent, way: &WayKey) -> bool {
     let services = content.sets.get(SERVICES);
     services.is_some_and(|(_, elements)| elements.contains_key(&way_key(way)))
+}
+
+/// The ways in a table whose connections have a destination.
+#[must_use]
+pub fn ways_with_endpoints(family: Family, content: &TableContent) -> BTreeSet<WayKey> {
+    let lists = [ENDPOINTS, LOCAL_ENDPOINTS].map(|list| content.sets.get(list));
+    let slots = lists.into_iter().flatten().flat_map(|(_, slots)| slots);
+    slots
+        .filter_map(|(slot, _)| read_way(family, slot))
+        .collect()
 }

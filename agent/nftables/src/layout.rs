@@ -177,13 +177,16 @@ pub(crate) fn read_destination(family: Family, bytes: &[u8]) -> Option<SocketAdd
 #[must_use]
 pub fn affinity_of(family: Family, key: &[u8], value: &[u8]) -> Option<(WayKey, SocketAddr)> {
     let len = address_len(family);
-    let rest = key.get(len..)?;
-    let address = read_address(family, rest)?;
-    let rest = rest.get(len..)?;
-    let way = WayKey {
-        address,
+    let way = read_way(family, key.get(len..)?)?;
+    Some((way, read_destination(family, value)?))
+}
+
+/// Reads the way at the start of a key; `None` if there is none.
+pub(crate) fn read_way(family: Family, key: &[u8]) -> Option<WayKey> {
+    let rest = key.get(address_len(family)..)?;
+    Some(WayKey {
+        address: read_address(family, key)?,
         protocol: Protocol::from_number(u16::from(*rest.first()?))?,
         port: read_port(rest.get(4..)?)?,
-    };
-    Some((way, read_destination(family, value)?))
+    })
 }

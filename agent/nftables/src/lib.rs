@@ -27,7 +27,7 @@ mod ways;
 
 pub use advance::advance;
 pub use desire::{Desired, desire, everything};
-pub use effects::{changes_udp, deletes_endpoints, has_way, numbers};
+pub use effects::{changes_udp, deletes_endpoints, has_way, numbers, ways_with_endpoints};
 pub use export::export;
 pub use incremental::{Touched, plan_touched};
 pub use lacking::Lacking;

@@ -140,6 +140,12 @@ fn a_way_leads_to_its_list() {
         goto("remember-60")
     );
     assert_eq!(content.sets[layout::ENDPOINTS].1.len(), 5 + 3 + 1);
+    // Neither a way without endpoints nor one that is dropped.
+    let with_endpoints = ["1.2.3.4", "10.96.0.1", "10.96.0.4"].map(way);
+    assert_eq!(
+        crate::ways_with_endpoints(Family::V4, &content),
+        with_endpoints.into()
+    );
     assert_eq!(content.sets[layout::CLUSTER_IPS].1.len(), 4);
     assert_eq!(content.sets[layout::MASQUERADED_OWN].1.len(), 1);
 }

@@ -3,6 +3,7 @@
 //! Reconciliation of the kernel's nftables with a table.
 
 mod clients;
+mod hand_over;
 mod takeover;
 
 use std::collections::BTreeMap;

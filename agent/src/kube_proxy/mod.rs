@@ -8,7 +8,7 @@ mod running;
 mod takeover;
 mod takes_over;
 
-pub(crate) use hand_over::hand_over;
+pub(crate) use hand_over::{hand_over, hand_over_tables};
 pub use running::{HEALTHZ, METRICS, Running, Search};
 pub use takeover::{Takeover, TakeoverConfig, TakeoverError};
 

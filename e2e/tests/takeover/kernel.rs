@@ -152,6 +152,12 @@ pub(crate) fn assert_serves(dataplane: &str, node: &Host) {
     assert!(routes(node).contains(WEB[0]) && routes(node).contains(WEB[1]));
 }
 
+/// Asserts that no table of the agent is left.
+pub(crate) fn assert_no_table_of_ours(node: &Host) {
+    let tables = text(node, "nft list tables");
+    assert_without("tables", &tables, &["portolan"]);
+}
+
 /// The virtual servers of a node; none without IPVS.
 fn servers(node: &Host) -> String {
     node.exec(&["ipvsadm", "-Sn"]).unwrap_or_default()

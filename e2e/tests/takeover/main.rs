@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Agents take over from a real kube-proxy in each of its modes under load, and hand back to one in IPVS
-//! mode: no request fails and no connection ends. From IPVS mode to IPVS, clients with affinity keep their pod.
+//! Agents take over from a real kube-proxy in each of its modes under load, and hand back to one, from IPVS to
+//! IPVS mode and from nftables to any: no request fails and no connection ends. From IPVS mode to IPVS, clients with affinity keep their pod.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
-mod clients;
 mod kernel;
 mod world;
 
+use portolan_e2e::clients::Clients;
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::lane::{self, Need};
 
-use clients::Clients;
 use world::{GONE, World};
 
 #[test]
@@ -28,7 +27,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     let before: Vec<_> = (0..2)
         .map(|node| kernel::connections(world.node(node)))
         .collect();
-    let mut clients = Clients::start(&world);
+    let mut clients = world.start_clients();
     clients.wait_for_more("under kube-proxy");
 
     // Agents wait beside running kube-proxies, which have their ports, and go on by themselves.
@@ -65,12 +64,12 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     let _proxies = world.start_proxies("ipvs");
     clients.assert_kept("kube-proxy is back");
     for node in 0..2 {
-        println!("{}", world.hand_over(node));
+        println!("{}", world.hand_over(node, "ipvs").unwrap());
         kernel::assert_nothing_of_ours(world.node(node));
         clients.wait_for_more("handed over");
     }
     clients.assert_kept("handed over");
-    clients.stop();
+    stop(clients);
 }
 
 /// The rules of such a kube-proxy rewrite packets before IPVS sees them.
@@ -81,7 +80,7 @@ fn take_over_from_rules(test: &str, mode: &str, dataplane: &'static str) {
     world.add_routes();
     let proxies = world.start_proxies(mode);
     kernel::assert_rules_of(mode, world.node(0));
-    let mut clients = Clients::start(&world);
+    let mut clients = world.start_clients();
     clients.wait_for_more("under kube-proxy");
     world.start_waiting_agents();
 
@@ -107,7 +106,38 @@ fn take_over_from_rules(test: &str, mode: &str, dataplane: &'static str) {
         "{metrics}"
     );
     clients.wait_for_more("after a restart");
-    clients.stop();
+    if dataplane == "nftables" {
+        give_back_to(mode, &mut world, &mut clients);
+    }
+    stop(clients);
+}
+
+fn stop(clients: Clients) {
+    for (name, report) in clients.stop() {
+        println!(
+            "{name}: {} requests, slowest {}, by {:?}",
+            report.requests, report.slowest, report.by_name
+        );
+    }
+}
+
+/// The way back from nftables to a kube-proxy in any mode, which shares nothing with them.
+fn give_back_to(mode: &str, world: &mut World, clients: &mut Clients) {
+    for node in 0..2 {
+        world.cluster.agent(node).unwrap().stop(PATIENT).unwrap();
+    }
+    let error = world.hand_over(0, "nftables").unwrap_err();
+    let error = format!("{error:#}");
+    assert!(error.contains("kube-proxy has not begun yet"), "{error}");
+    let proxies = world.start_proxies(mode);
+    clients.wait_for_more("beside a kube-proxy that is back");
+    for node in 0..2 {
+        println!("{}", world.hand_over(node, "nftables").unwrap());
+        kernel::assert_no_table_of_ours(world.node(node));
+        clients.wait_for_more("handed over");
+    }
+    clients.assert_open("handed over");
+    drop(proxies);
 }
 
 #[test]
@@ -146,7 +176,7 @@ fn from_ipvs_mode_to_nftables_one_start_fails_no_request() {
     };
     world.add_routes();
     let proxies = world.start_proxies("ipvs");
-    let mut clients = Clients::start(&world);
+    let mut clients = world.start_clients();
     clients.wait_for_more("under kube-proxy");
     world.start_waiting_agents();
 
@@ -185,5 +215,6 @@ fn from_ipvs_mode_to_nftables_one_start_fails_no_request() {
         kernel::assert_serves("nftables", world.node(node));
         clients.wait_for_more("without ipvs");
     }
-    clients.stop();
+    give_back_to("ipvs", &mut world, &mut clients);
+    stop(clients);
 }

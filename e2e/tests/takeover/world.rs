@@ -4,11 +4,14 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
+use portolan_e2e::ask::address;
+use portolan_e2e::clients::Clients;
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, program};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slices};
 use portolan_e2e::programs::Source;
-use portolan_e2e::rig::{Family, Host, Rig, RigConfig};
+use portolan_e2e::rig::{Family, Host, Protocol, Rig, RigConfig};
 use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use portolan_e2e::wait::wait_with_pauses;
 use serde_json::{Value, json};
@@ -156,6 +159,36 @@ impl World {
         self.kubectl(&["delete", "endpointslices", "--selector", &slices], &[]);
     }
 
+    /// Clients in a pod, on a node and outside, of the first node's proxy.
+    pub(crate) fn start_clients(&self) -> Clients {
+        let (node, client) = (self.node(0), self.cluster.rig.client());
+        let visitor = &self.visitor.pod;
+        // A separate client: IPVS cannot distinguish two UDP Services with the same endpoints that
+        // one port sends requests to.
+        let other = self.other_client();
+        let web = Family::ALL.map(|family| address(WEB, family, 80));
+        let node_port = Family::ALL.map(|family| node.socket(family, NODE_PORT));
+        let balanced = Family::ALL.map(|family| address(BALANCED, family, 80));
+        let mut clients = Clients::default();
+        for (from, targets) in [
+            (visitor, web),
+            (client, node_port),
+            (other, balanced),
+            (node, web),
+        ] {
+            for protocol in Protocol::ALL {
+                clients.add(from, protocol, &targets);
+            }
+        }
+        // Not the node itself: its source is the virtual address with kube-proxy but its own with
+        // Portolan, so it would count as another client.
+        for family in Family::ALL {
+            clients.add_regular(visitor, address(STICKY, family, 80));
+            clients.add_regular(client, node.socket(family, STICKY_NODE_PORT));
+        }
+        clients
+    }
+
     /// A second machine outside.
     pub(crate) fn other_client(&self) -> &Host {
         &self.cluster.rig.clients()[1]
@@ -208,11 +241,13 @@ impl World {
         }
     }
 
-    /// Runs the agent's cleanup for a kube-proxy and returns its output.
-    pub(crate) fn hand_over(&self, number: usize) -> String {
+    /// Runs the agent's cleanup of a dataplane for a kube-proxy and returns its output.
+    pub(crate) fn hand_over(&self, number: usize, dataplane: &str) -> Result<String> {
         let agent = program("portolan-agent").unwrap();
-        let command = [agent.to_str().unwrap(), "cleanup", "--hand-over=kube-proxy"];
-        self.node(number).exec(&command).unwrap()
+        let dataplane = format!("--dataplane={dataplane}");
+        let hand_over = ["cleanup", "--hand-over=kube-proxy", &dataplane];
+        let command = [&[agent.to_str().unwrap()], &hand_over[..]].concat();
+        self.node(number).exec(&command)
     }
 
     /// Prints the leftovers of a kube-proxy if `PORTOLAN_PRINT_STATE` is set.

@@ -17,7 +17,7 @@ use portolan_plan::Rules;
 use portolan_plan::kube_proxy::packet_rules::{
     NFTABLES_SERVICES, NFTABLES_TABLE, nftables_frontend,
 };
-use portolan_plan::kube_proxy::{PacketRules, RuleMode};
+use portolan_plan::kube_proxy::{PacketRules, RuleMode, ServedByKubeProxy, VIP_DEVICE};
 use rtnetlink::Handle;
 
 use super::blocking::blocking;
@@ -31,13 +31,7 @@ const GONE: [i32; 2] = [-19, -99];
 
 impl KubeProxyObjects for Kernel {
     async fn vip_device(&mut self, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
-        let handle = self.routes.handle()?;
-        let Some(index) = index_of(handle, name).await? else {
-            return Ok(None);
-        };
-        let messages = addresses(handle, index).await?;
-        let of_message = |message: &AddressMessage| own_address(&message.attributes);
-        Ok(Some(messages.iter().filter_map(of_message).collect()))
+        vips_on(self.routes.handle()?, name).await
     }
 
     async fn delete_vips(&mut self, name: &str, wanted: &[IpAddr]) -> Result<(), DataplaneError> {
@@ -114,6 +108,21 @@ impl KubeProxyRules {
         })
     }
 
+    /// All that a kube-proxy in any mode has programmed: its rules in these families, and the addresses on
+    /// the device that one in IPVS mode has.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub async fn served(
+        &mut self,
+        families: &BTreeSet<Family>,
+    ) -> Result<ServedByKubeProxy, DataplaneError> {
+        Ok(ServedByKubeProxy {
+            rules: self.read(families).await?,
+            device: vips_on(self.routes.handle()?, VIP_DEVICE).await?,
+        })
+    }
+
     /// Returns `true` if there is a device of this name, as a kube-proxy in IPVS mode has one.
     ///
     /// # Errors
@@ -147,6 +156,16 @@ impl KubeProxyRules {
         let ours = families.iter().map(|family| (*family, none.clone()));
         delete_packet_rules(&mut self.iptables, &ours.collect()).await
     }
+}
+
+/// The addresses on a device, link-local ones left out; `None` if there is no such device.
+async fn vips_on(handle: &Handle, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
+    let Some(index) = index_of(handle, name).await? else {
+        return Ok(None);
+    };
+    let messages = addresses(handle, index).await?;
+    let of_message = |message: &AddressMessage| own_address(&message.attributes);
+    Ok(Some(messages.iter().filter_map(of_message).collect()))
 }
 
 async fn read_packet_rules(

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Hand-over to a kube-proxy in IPVS mode: removal of the objects that it does not have.
+//! Hand-over to a kube-proxy: removal of the objects that it does not have.
 //!
-//! A kube-proxy that starts adopts all shared objects: virtual servers, sets and chains. The remaining
-//! objects are removed after it has programmed the node, so that packets are forwarded all the time.
+//! From our IPVS dataplane to a kube-proxy in IPVS mode: it adopts all shared objects, which are virtual servers,
+//! sets and chains. The remaining objects are removed after it has programmed the node, so that packets are
+//! forwarded all the time ([`HandOver`]).
+//!
+//! From our nftables dataplane to a kube-proxy in any mode: they share nothing. Our tables go when it serves
+//! whatever they have ([`ServedByKubeProxy`]).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Family, NodeInfo};
 
-use super::takeover_marker;
+use super::{PacketRules, takeover_marker};
 use crate::{Config, KernelState, Rules, SetName, Step, rules};
 
 /// Objects to remove after a kube-proxy has programmed the node.
@@ -63,5 +68,32 @@ impl HandOver {
         this.sets.extend(alone.into_iter().flat_map(of));
         this.sets.push(takeover_marker(&config.names));
         this
+    }
+}
+
+/// What a kube-proxy in any mode has programmed on the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServedByKubeProxy {
+    /// Rules of one in iptables or nftables mode.
+    pub rules: PacketRules,
+    /// Addresses on the device of one in IPVS mode; `None` without the device.
+    pub device: Option<BTreeSet<IpAddr>>,
+}
+
+impl ServedByKubeProxy {
+    /// Returns `true` if it has programmed nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.device.is_none()
+    }
+
+    /// Returns `true` if it serves an address and port. In IPVS mode the address alone is compared.
+    #[must_use]
+    pub fn serves(&self, key: &VirtualServerKey) -> bool {
+        let is_bound = |bound: &BTreeSet<IpAddr>| {
+            let socket = key.socket();
+            socket.is_some_and(|socket| bound.contains(&socket.ip()))
+        };
+        self.rules.frontends.contains(key) || self.device.as_ref().is_some_and(is_bound)
     }
 }
