@@ -53,6 +53,7 @@ use planes::{start_ipvs, start_nftables};
 use ports::Ports;
 use source::{Feeds, TableSource, follow, open_source};
 
+pub(crate) use changeover::must_take_over_first;
 pub(crate) use planes::{open_ipvs, open_kernel, settle_rules};
 pub(crate) use source::endpoints;
 pub use userspace::run_command;

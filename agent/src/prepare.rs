@@ -7,13 +7,13 @@
 //! case: they create and delete virtual servers, sets and chains of their own.
 
 use portolan_dataplane::{
-    Consequence, Kernel, KernelConfig, Modprobe, Modules, Setting, WrongSetting, load_modules,
-    nftables, settings,
+    Consequence, Kernel, KernelConfig, Modprobe, Modules, NftablesKernel, Setting, WrongSetting,
+    load_modules, nftables, settings, settings_without_ipvs,
 };
 use portolan_model::Family;
 use portolan_plan::Config;
 
-use crate::app::{DEFAULT_SCHEDULER, settle_rules};
+use crate::app::{DEFAULT_SCHEDULER, must_take_over_first, settle_rules};
 use crate::args::{DataplaneKind, PrepareArgs, RunArgs};
 use crate::families;
 
@@ -35,9 +35,20 @@ enum Finding {
 /// If a flag cannot be used, or the node lacks something.
 pub async fn run(args: PrepareArgs) -> anyhow::Result<()> {
     let PrepareArgs { check, run } = args;
-    if run.kernel.dataplane != DataplaneKind::Ipvs {
-        anyhow::bail!("prepare is for --dataplane ipvs alone");
-    }
+    let findings = match run.kernel.dataplane {
+        DataplaneKind::Ipvs => for_ipvs(check, &run).await?,
+        DataplaneKind::Nftables => for_nftables(check, &run).await?,
+        DataplaneKind::Auto => match for_nftables(check, &run).await? {
+            findings if is_unfit(&findings) => for_ipvs(check, &run).await?,
+            findings => findings,
+        },
+        DataplaneKind::Userspace => anyhow::bail!("--dataplane userspace needs no preparation"),
+    };
+    conclude(&findings)
+}
+
+/// What a run with IPVS lacks, after preparing unless that is only to be checked.
+async fn for_ipvs(check: bool, run: &RunArgs) -> anyhow::Result<Vec<Finding>> {
     let modules = if check {
         Modules::DryRun
     } else {
@@ -54,9 +65,13 @@ pub async fn run(args: PrepareArgs) -> anyhow::Result<()> {
             "not all kernel modules are loaded from here: what they serve for is probed"
         );
     }
-    let mut findings = other_proxy();
+    // A takeover ends its rules.
+    let mut findings = match run.takeover {
+        Some(_) => Vec::new(),
+        None => other_proxy(),
+    };
     let all = settings(&config.tuning);
-    match probe(config, plan, &run, scheduler).await {
+    match probe(config, plan, run, scheduler).await {
         Ok(mut kernel) if !check => {
             findings.extend(all.iter().filter_map(written));
             kernel.tune();
@@ -68,7 +83,27 @@ pub async fn run(args: PrepareArgs) -> anyhow::Result<()> {
         }
         Err(error) => findings.push(Finding::Unfit(format!("{error:#}"))),
     }
-    conclude(&findings)
+    Ok(findings)
+}
+
+/// As [`for_ipvs`], with nftables, whose modules the kernel loads for a check of its rules. The takeover from a
+/// kube-proxy in IPVS mode needs IPVS first.
+async fn for_nftables(check: bool, run: &RunArgs) -> anyhow::Result<Vec<Finding>> {
+    let (config, plan) = (run.kernel_config()?, run.kernel.plan_config()?);
+    let mut findings = match must_take_over_first(run, &plan).await? {
+        true => for_ipvs(check, run).await?,
+        false => Vec::new(),
+    };
+    let all = settings_without_ipvs(&config.tuning);
+    let probed = NftablesKernel::open(config)
+        .map_err(anyhow::Error::from)
+        .and_then(|mut kernel| families::settle_nftables(&mut kernel, run.families, &plan));
+    let treat = if check { compared } else { written };
+    match probed {
+        Ok(_) => findings.extend(all.iter().filter_map(treat)),
+        Err(error) => findings.push(Finding::Unfit(format!("{error:#}"))),
+    }
+    Ok(findings)
 }
 
 /// Makes the probes of a start.
@@ -140,6 +175,11 @@ fn of_setting(wrong: &WrongSetting) -> String {
         Consequence::NoForwarding => format!("kernel setting {wrong}"),
         Consequence::Limited(consequence) => format!("kernel setting {wrong}: else {consequence}"),
     }
+}
+
+fn is_unfit(findings: &[Finding]) -> bool {
+    let is_unfit = |finding: &Finding| matches!(finding, Finding::Unfit(_));
+    findings.iter().any(is_unfit)
 }
 
 /// Logs the findings.

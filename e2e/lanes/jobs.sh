@@ -24,7 +24,7 @@ jobs_netns() {
     [ -z "$ALL" ] || echo "netns package 500 @package"
     echo "netns rig 10 rig_smoke:--skip,a_virtual_server_made_by_hand_forwards,--skip,hairpin_needs_masquerade"
     # It needs a kernel without IPVS.
-    [ "$(e2e/lanes/pick 2>/dev/null | head -n 1)" = native ] || echo "netns starts 2 starts:an_agent_without_ipvs prepare:node_without_ipvs"
+    [ "$(e2e/lanes/pick 2>/dev/null | head -n 1)" = native ] || echo "netns starts 2 starts:an_agent_without_ipvs prepare:node_"
 }
 
 # Real servers without a node's kernel; together with nodes they run in a guest.
@@ -73,6 +73,7 @@ uml seen 150 seen:ten_thousand
 uml guard 700 guard
 uml kube_proxy 300 conformance_kube_proxy
 uml install 900 install
+uml migration 900 migration
 uml kubernetes_specs 3600 kubernetes_specs
 EOF
 }
@@ -105,7 +106,7 @@ jobs_packaged() {
 # A kernel with IPVS needs no guest. The jobs of uml have every test file that those of debian have.
 # Kubelets change settings of the whole kernel, so that they run in guests only.
 jobs_guest() {
-    jobs_uml | sed -E '/ (install|kubernetes_specs)$/d; s/^uml /guest /'
+    jobs_uml | sed -E '/ (install|migration|kubernetes_specs)$/d; s/^uml /guest /'
     echo "guest changeover 60 changeover"
     echo "guest takeover_nftables 90 takeover:to_nftables"
 }

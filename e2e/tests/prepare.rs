@@ -79,9 +79,14 @@ impl Machine {
 
     /// Starts an agent in a container with these capabilities.
     fn contained(&self, name: &str, capabilities: &str) -> Process {
+        self.contained_with(name, capabilities, &[])
+    }
+
+    /// The same with more flags.
+    fn contained_with(&self, name: &str, capabilities: &str, flags: &[&str]) -> Process {
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", CONTAINER, capabilities]);
-        command.arg(program("portolan-agent").unwrap());
+        command.arg(program("portolan-agent").unwrap()).args(flags);
         self.start(name, &mut command)
     }
 
@@ -207,4 +212,54 @@ fn node_without_ipvs_is_unfit() {
     ] {
         assert!(log.contains(line), "{line}\n{log}");
     }
+}
+
+#[test]
+fn node_is_prepared_for_nftables() {
+    let test = "node_is_prepared_for_nftables";
+    if !lane::provides(test, &[Need::Root, Need::Nftables]) {
+        return;
+    }
+    let machine = Machine::new();
+    let forwarding = "ipv4/ip_forward";
+    machine.set(forwarding, "0");
+    let nftables = "--dataplane=nftables";
+    let (status, log) = machine.prepare("check", &["--check", nftables]);
+    assert_eq!(status.code(), Some(1), "{log}");
+    let line = "not prepared yet: kernel setting net/ipv4/ip_forward is 0, and must be 1";
+    assert!(log.contains(line), "{log}");
+    assert!(log.contains("this node is fit and not prepared"), "{log}");
+    assert!(!log.contains("ipv4/vs/"), "{log}");
+    assert_eq!(machine.get(forwarding), "0");
+
+    let (status, log) = machine.prepare("prepare", &[nftables]);
+    assert!(status.success(), "{log}");
+    assert_eq!(machine.get(forwarding), "1");
+    let (status, log) = machine.prepare("again", &["--check", nftables]);
+    assert!(status.success(), "{log}");
+    let mut agent = machine.contained_with("prepared", CAPABILITIES, &[nftables]);
+    agent_is_ready(machine.node(), PATIENT).unwrap();
+    let tables = machine.node().exec(&["nft", "list", "tables"]).unwrap();
+    assert!(tables.contains("table ip portolan"), "{tables}");
+    agent.stop(PATIENT).unwrap();
+}
+
+/// Rules of a kube-proxy in nftables mode are in the way of IPVS, unless they are taken over.
+#[test]
+fn table_of_kube_proxy_is_a_finding_unless_it_is_taken_over() {
+    let test = "table_of_kube_proxy_is_a_finding_unless_it_is_taken_over";
+    if !lane::provides(test, &[Need::Root, Need::Ipvs, Need::Nftables]) {
+        return;
+    }
+    let machine = Machine::new();
+    let table = ["nft", "add", "table", "ip", "kube-proxy"];
+    machine.node().exec(&table).unwrap();
+    let (status, log) = machine.prepare("alone", &[]);
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("missing: nftables has a table kube-proxy of IPv4"),
+        "{log}"
+    );
+    let (status, log) = machine.prepare("takeover", &["--takeover=kube-proxy"]);
+    assert!(status.success(), "{log}");
 }

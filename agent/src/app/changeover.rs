@@ -77,7 +77,7 @@ impl Opens for AfterIpvs {
 }
 
 /// Whether IPVS must take over before nftables can serve this node: [`kube_proxy::must_take_over_first`].
-pub(super) async fn must_take_over_first(args: &RunArgs, config: &Config) -> anyhow::Result<bool> {
+pub(crate) async fn must_take_over_first(args: &RunArgs, config: &Config) -> anyhow::Result<bool> {
     let has_marker = has_any(&[takeover_marker(&config.names)]);
     let asked = args.takeover.is_some();
     let has_device = match asked {
