@@ -31,6 +31,12 @@ impl Chart {
         (helm.is_file() && chart.is_dir()).then_some(Self { helm, chart })
     }
 
+    /// Helm.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.helm
+    }
+
     /// Installs it, and waits until its pods are ready.
     pub fn install(&self, kubelets: &Kubelets, values: &Value) -> Result<()> {
         let file = kubelets.directory().join("values.json");

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::cluster::PATIENT;
-use crate::rig::{Connection, Host, Load, LoadConfig, LoadReport, Protocol};
+use crate::rig::{Answer, Connection, Host, Load, LoadConfig, LoadReport, Protocol};
 use crate::wait::wait_for;
 
 /// The deadline of an answer, with a whole control plane on the same processor.
@@ -72,9 +72,7 @@ impl Clients {
     /// If a target does not answer in time: the first synchronization of a proxy may lack some.
     pub fn add(&mut self, from: &Host, protocol: Protocol, targets: &[SocketAddr]) {
         for to in targets {
-            let what = format!("an answer by {protocol:?} from {} to {to}", from.name());
-            let ask = || from.request(protocol, *to, PROMPT).ok();
-            wait_for(&what, PATIENT, ask).expect("an answer");
+            first_answer(from, protocol, *to);
             self.ways.push((from.clone(), protocol, *to));
             self.keep(from, protocol, *to);
         }
@@ -94,10 +92,9 @@ impl Clients {
     /// Adds a client with affinity.
     ///
     /// # Panics
-    /// If it gets no answer.
+    /// As [`Self::add`].
     pub fn add_regular(&mut self, from: &Host, to: SocketAddr) {
-        let answer = from.request(Protocol::Tcp, to, PROMPT);
-        let name = answer.expect("an answer to a client with affinity").name;
+        let name = first_answer(from, Protocol::Tcp, to).name;
         let from = from.clone();
         self.regulars.push(Regular { from, to, name });
     }
@@ -194,4 +191,11 @@ impl Clients {
         }
         stopped
     }
+}
+
+/// Waits until a proxy serves a way.
+fn first_answer(from: &Host, protocol: Protocol, to: SocketAddr) -> Answer {
+    let what = format!("an answer by {protocol:?} from {} to {to}", from.name());
+    let ask = || from.request(protocol, to, PROMPT).ok();
+    wait_for(&what, PATIENT, ask).expect("an answer")
 }

@@ -1,7 +1,8 @@
 // The pod program is all that the containers of tests run. It is static, so its image holds nothing else.
 //
 //	pod pause          waits: the sandbox of a pod, and a pod that is only an address
-//	pod echo PORT      answers each line of a TCP connection with "HOSTNAME SOURCE", as the rig's echo servers do
+//	pod echo PORT      answers each line of a TCP connection, and each UDP datagram, with "HOSTNAME SOURCE", as the
+//	                   rig's echo servers do
 package main
 
 import (
@@ -41,6 +42,11 @@ func echo(port string) error {
 	if err != nil {
 		return err
 	}
+	socket, err := net.ListenPacket("udp", ":"+port)
+	if err != nil {
+		return err
+	}
+	go answerDatagrams(name, socket)
 	go func() {
 		for {
 			if connection, err := listener.Accept(); err == nil {
@@ -61,6 +67,20 @@ func answer(name string, connection net.Conn) {
 	for lines.Scan() {
 		if _, err := fmt.Fprintln(connection, name, source); err != nil {
 			return
+		}
+	}
+}
+
+func answerDatagrams(name string, socket net.PacketConn) {
+	var datagram [2048]byte
+	for {
+		_, from, err := socket.ReadFrom(datagram[:])
+		if err != nil {
+			continue
+		}
+		if source, _, err := net.SplitHostPort(from.String()); err == nil {
+			// A lost answer is the asker's matter, as with every datagram.
+			_, _ = socket.WriteTo([]byte(name+" "+source+"\n"), from)
 		}
 	}
 }
