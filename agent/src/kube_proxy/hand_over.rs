@@ -80,18 +80,18 @@ async fn without_device<D: KubeProxyObjects>(kernel: &mut D, config: &Config) ->
 /// # Errors
 /// If it does not yet, if IPVS still serves connections of before, or a table cannot be deleted.
 pub(crate) async fn hand_over_tables(kernel: &KernelConfig, config: &Config) -> anyhow::Result<()> {
-    let mut tables = NftablesKernel::open(kernel.clone())?;
-    let families = NftablesReconciler::families(&mut tables)?;
-    anyhow::ensure!(
-        !families.is_empty(),
-        "--hand-over: this node has no table of --dataplane nftables"
-    );
     let retiring = ipvs_marker_sets(config);
     anyhow::ensure!(
         !retiring.iter().any(|set| has_set(set).unwrap_or(false)),
         "--hand-over: IPVS has connections of an earlier agent: it retires while an agent with --dataplane \
          nftables runs, at most for its --drain-timeout"
     );
+    let mut tables = NftablesKernel::open(kernel.clone())?;
+    let families = NftablesReconciler::families(&mut tables)?;
+    if families.is_empty() {
+        tracing::info!("nothing to hand over: this node has no table of --dataplane nftables");
+        return Ok(());
+    }
     let theirs = KubeProxyRules::open(kernel)?.served(&families).await?;
     let ours = NftablesReconciler::served(&mut tables).await?;
     ensure_served(&ours, &theirs)?;

@@ -134,6 +134,8 @@ fn give_back_to(mode: &str, world: &mut World, clients: &mut Clients) {
     for node in 0..2 {
         println!("{}", world.hand_over(node, "nftables").unwrap());
         kernel::assert_no_table_of_ours(world.node(node));
+        // A cleanup that is repeated, as after a reboot, finds nothing.
+        world.hand_over(node, "nftables").unwrap();
         clients.wait_for_more("handed over");
     }
     clients.assert_open("handed over");
