@@ -248,8 +248,8 @@ pub struct ForgetArgs {
 /// Flags of `cleanup`.
 #[derive(Debug, Args)]
 pub struct CleanupArgs {
-    /// Remove nothing that a kube-proxy which has programmed this node already does not serve: the way back
-    /// without a gap. With --dataplane ipvs to one in IPVS mode, with which much is shared that stays; with
+    /// Hand this node over to a kube-proxy that has programmed it. Objects stay until it serves the same, so
+    /// that there is no gap. From --dataplane ipvs to one in IPVS mode, which keeps what both share; from
     /// --dataplane nftables to one in any mode.
     #[arg(long)]
     pub hand_over: Option<OtherProxy>,

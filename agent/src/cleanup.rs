@@ -50,7 +50,7 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Whether our tables are handed over: those of the dataplane that is named or, with `auto`, that is there.
+/// Returns `true` if a hand-over is from nftables: the dataplane that is named or, with `auto`, that is there.
 fn has_tables(args: &CleanupArgs) -> anyhow::Result<bool> {
     let has_any = || {
         let mut kernel = NftablesKernel::open(args.kernel.kernel_config()?)?;

@@ -47,7 +47,7 @@ pub async fn run(args: PrepareArgs) -> anyhow::Result<()> {
     conclude(&findings)
 }
 
-/// What a run with IPVS lacks, after preparing unless that is only to be checked.
+/// Findings for a run with IPVS; with `check` nothing is prepared before.
 async fn for_ipvs(check: bool, run: &RunArgs) -> anyhow::Result<Vec<Finding>> {
     let modules = if check {
         Modules::DryRun

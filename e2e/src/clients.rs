@@ -58,7 +58,7 @@ struct Regular {
 /// The clients. Every failure of one is a panic that names it.
 #[derive(Debug, Default)]
 pub struct Clients {
-    /// Where connections are kept open.
+    /// The ways on which connections are kept open.
     ways: Vec<(Host, Protocol, SocketAddr)>,
     loads: Vec<(String, Load)>,
     kept: Vec<Kept>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is to be done besides a transaction, and what a table has.
+//! Effects of requests besides their transaction, and contents of a table.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! The migration guide, word for word: from a kube-proxy that runs as a DaemonSet, in each of its modes, to Portolan
-//! installed by its chart, node by node, and back. No request fails and no connection ends.
+//! installed by its chart, node by node, and back. No request fails and no connection breaks.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -31,7 +31,7 @@ struct Migration {
     guide: Guide,
     world: World,
     clients: Clients,
-    /// Whether clients with affinity keep their pod: from IPVS mode to IPVS alone.
+    /// True if clients with affinity keep their pod: from IPVS mode to IPVS alone.
     keeps_affinity: bool,
 }
 

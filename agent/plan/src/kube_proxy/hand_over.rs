@@ -71,7 +71,7 @@ impl HandOver {
     }
 }
 
-/// What a kube-proxy in any mode has programmed on the node.
+/// Objects of a kube-proxy in any mode by which it serves the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServedByKubeProxy {
     /// Rules of one in iptables or nftables mode.
