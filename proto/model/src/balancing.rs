@@ -133,16 +133,37 @@ impl Profile {
     }
 }
 
+/// What the health of a backend makes of its real server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Standing {
+    /// It has this weight; with 0 it takes no new connections.
+    Weight(u32),
+    /// It is drained, and then there is none: the backend is disabled.
+    Disabled,
+    /// There is none, and connections break: the backend has failed.
+    Failed,
+}
+
+impl Standing {
+    /// Weight of the real server; `None` if there is to be none.
+    #[must_use]
+    pub fn weight(self) -> Option<u32> {
+        match self {
+            Self::Weight(weight) => Some(weight),
+            Self::Disabled | Self::Failed => None,
+        }
+    }
+}
+
 /// Health of a record's backends as this node sees them. It is this node's alone: neither sent nor hashed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct RecordHealth {
-    /// Weight in the kernel of each backend that its checks have judged, 0 for no new connections; `None` for
-    /// no real server at all.
-    pub weights: BTreeMap<SocketAddr, Option<u32>>,
+    /// The backends that their checks have judged, or an operator.
+    pub backends: BTreeMap<SocketAddr, Standing>,
     /// Backends whose administrative state an operator has set by command: that of the record does not count.
     pub commanded: BTreeSet<SocketAddr>,
-    /// Whether the sorry server serves.
-    pub is_sorry: bool,
+    /// Whether the sorry server serves; `None` while that is unknown, and then the kernel keeps what it has.
+    pub is_sorry: Option<bool>,
     /// Whether too little weight is healthy. Connections still go to what there is, unless the sorry server
     /// serves.
     pub lacks_quorum: bool,

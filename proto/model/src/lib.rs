@@ -21,7 +21,7 @@ mod table;
 pub mod trace;
 
 pub use balancing::{
-    AdministrativeState, Balancing, Persistence, Profile, RecordHealth, SorryServer,
+    AdministrativeState, Balancing, Persistence, Profile, RecordHealth, SorryServer, Standing,
 };
 pub use deletions::{Loss, TableSize, replaced};
 pub use hash::{ContentHash, SetHash, node_hash};
