@@ -54,7 +54,7 @@ pub trait KubeProxyObjects: Send {
         family: Family,
     ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
-    /// The rules of a kube-proxy in iptables mode in these families, and of one in nftables mode.
+    /// The rules of a kube-proxy in iptables or nftables mode in these families.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -72,8 +72,8 @@ pub trait KubeProxyObjects: Send {
         families: &BTreeSet<Family>,
     ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
-    /// Deletes the rules of a kube-proxy in iptables mode in the families of `ours`, which stay, and those of
-    /// one in nftables mode. The ways to its chains end first, in each table at once.
+    /// Deletes the rules of a kube-proxy in iptables or nftables mode in the families of `ours`, which stay. The ways
+    /// to its chains end first, in each table at once.
     ///
     /// # Errors
     /// If the rules cannot be read or written. Some may be gone.

@@ -120,6 +120,20 @@ pub enum DataplaneError {
     Io(#[from] std::io::Error),
 }
 
+impl DataplaneError {
+    /// The error of a transaction of nftables. `what` was to be made by it.
+    #[must_use]
+    pub fn of_commit(what: String, error: nftables::CommitError) -> Self {
+        match error {
+            nftables::CommitError::Socket(error) => Self::Nftables(error),
+            error => Self::Command {
+                command: what,
+                message: error.to_string(),
+            },
+        }
+    }
+}
+
 /// Failure of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepError {

@@ -15,7 +15,8 @@ use crate::layout::{
     OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, destination, hairpin_key,
     read_destination, remote_set, sets, slot_key, source_key, sticky_sets, way_key,
 };
-use crate::rules::{AWAY, Needs, REFUSAL, SEGMENTS, chains, list_chain, remember_chain};
+use crate::needs::{Needs, list_chain, remember_chain};
+use crate::rules::{AWAY, REFUSAL, SEGMENTS, chains};
 use crate::slots::{assign, class};
 use crate::{List, Masquerade, Way, WayKey, Ways};
 
@@ -37,8 +38,8 @@ pub fn desire(
     observed: Option<&TableContent>,
 ) -> Desired {
     let mut builder = Builder::new(family, observed);
-    for name in observed.iter().flat_map(|content| content.chains.keys()) {
-        builder.needs.add_chain(name);
+    if let Some(observed) = observed {
+        builder.needs.add_observed(observed);
     }
     let of_family = |address: IpAddr| Family::of(address) == family;
     let of_family_ways = ways.ways.iter().filter(|(key, _)| of_family(key.address));

@@ -8,7 +8,9 @@ use portolan_model::{Family, Protocol};
 use portolan_netlink::nftables::{Request, TableContent};
 
 use crate::WayKey;
-use crate::layout::{ENDPOINTS, LOCAL_ENDPOINTS, SERVICES, address_len, read_way, way_key};
+use crate::layout::{
+    ENDPOINTS, LOCAL_ENDPOINTS, OUTSIDE, SERVICES, address_len, read_way, way_key,
+};
 
 /// Whether requests change where UDP connections of any way go: flows in conntrack may be stale then.
 #[must_use]
@@ -24,11 +26,13 @@ pub fn changes_udp(family: Family, requests: &[Request]) -> bool {
     })
 }
 
-/// Whether requests take a destination out of a list: clients may be remembered with it.
+/// Returns `true` if requests take a destination out of a list, or give clients from outside their own: clients may be
+/// remembered with a destination that is not theirs any more.
 #[must_use]
-pub fn deletes_endpoints(requests: &[Request]) -> bool {
+pub fn strands_clients(requests: &[Request]) -> bool {
     requests.iter().any(|request| match request {
         Request::DelElements(set, _) => [ENDPOINTS, LOCAL_ENDPOINTS].contains(&&**set),
+        Request::AddElements(set, _) => **set == *OUTSIDE,
         _ => false,
     })
 }

@@ -21,6 +21,7 @@ use crate::layout::{
     ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED, MASQUERADED_OWN,
     OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, hairpin_key, way_key,
 };
+use crate::needs::has_many_timeouts;
 use crate::plan::change_elements;
 use crate::{Hairpin, Refused, WayKey, Ways};
 
@@ -71,8 +72,8 @@ impl Ways {
         for key in &changed {
             self.insert(to, key, facts, &mut touched);
         }
-        // A way that another record has, or a load balancer.
-        match self.refuses_any(&changed) {
+        // A way that another record has, a load balancer, or a table that is too large.
+        match self.refuses_any(&changed) || self.size.is_too_large() {
             true => None,
             false => Some(touched),
         }
@@ -83,6 +84,8 @@ impl Ways {
         self.refused.iter().any(|refused| match refused {
             Refused::Taken { record, holder, .. } => keys.contains(record) || keys.contains(holder),
             Refused::Balanced { record } => keys.contains(record),
+            // It has a place when others are smaller.
+            Refused::TooLarge { .. } => true,
         })
     }
 
@@ -97,17 +100,12 @@ impl Ways {
             return;
         };
         for way in Self::keys(record, facts) {
-            self.ways.remove(&way);
+            self.remove_way(&way);
             touched.ways.insert(way);
         }
-        for hairpin in Self::hairpins_of(table, record) {
-            release(&mut self.hairpins, &hairpin);
-            touched.hairpins.insert(hairpin);
-        }
-        for endpoint in Self::remote_of(table, record) {
-            release(&mut self.remote, &endpoint);
-            touched.remote.insert(endpoint);
-        }
+        self.release_endpoints(table, record);
+        touched.hairpins.extend(Self::hairpins_of(table, record));
+        touched.remote.extend(Self::remote_of(table, record));
     }
 
     fn insert(
@@ -127,18 +125,8 @@ impl Ways {
     }
 }
 
-/// Counts a record less for a key that records share.
-fn release<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
-        }
-    }
-}
-
 /// The requests that change what a family's table has of some ways, from what is there to what they are now. `None` if
-/// that needs a chain or a map that is not there: the whole table must be compared then.
+/// that needs a chain or a map that is not there, or chains are to be deleted: the whole table must be compared then.
 #[must_use]
 pub fn plan_touched(
     family: Family,
@@ -147,6 +135,9 @@ pub fn plan_touched(
     touched: &Touched,
     observed: &TableContent,
 ) -> Option<Vec<Request>> {
+    if has_many_timeouts(observed) {
+        return None;
+    }
     let mut wanted = Builder::new(family, Some(observed));
     let mut there: BTreeMap<&'static str, Elements> = BTreeMap::new();
     let of_family = |way: &&WayKey| Family::of(way.address) == family;

@@ -155,7 +155,8 @@ pub(crate) fn destination(socket: SocketAddr) -> Key {
     value.into()
 }
 
-fn read_address(family: Family, bytes: &[u8]) -> Option<IpAddr> {
+/// Reads the address at the start of a key; `None` if there is none.
+pub(crate) fn read_address(family: Family, bytes: &[u8]) -> Option<IpAddr> {
     Some(match family {
         Family::V4 => IpAddr::from(*bytes.first_chunk::<4>()?),
         Family::V6 => IpAddr::from(*bytes.first_chunk::<16>()?),
@@ -171,14 +172,6 @@ pub(crate) fn read_destination(family: Family, bytes: &[u8]) -> Option<SocketAdd
     let address = read_address(family, bytes)?;
     let port = read_port(bytes.get(address_len(family)..)?)?;
     Some(SocketAddr::new(address, port))
-}
-
-/// The way and the destination of an element of [`AFFINITY`]; `None` if it is none.
-#[must_use]
-pub fn affinity_of(family: Family, key: &[u8], value: &[u8]) -> Option<(WayKey, SocketAddr)> {
-    let len = address_len(family);
-    let way = read_way(family, key.get(len..)?)?;
-    Some((way, read_destination(family, value)?))
 }
 
 /// Reads the way at the start of a key; `None` if there is none.

@@ -9,15 +9,19 @@
 #![forbid(unsafe_code)]
 
 mod advance;
+mod clients;
 mod desire;
+mod detach;
 mod effects;
 mod export;
 mod incremental;
 mod lacking;
 mod layout;
+mod needs;
 mod order;
 mod plan;
 mod rules;
+mod size;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -26,12 +30,14 @@ mod unmark;
 mod ways;
 
 pub use advance::advance;
+pub use clients::{Client, Place};
 pub use desire::{Desired, desire, everything};
-pub use effects::{changes_udp, deletes_endpoints, has_way, numbers, ways_with_endpoints};
+pub use detach::detach_requests;
+pub use effects::{changes_udp, has_way, numbers, strands_clients, ways_with_endpoints};
 pub use export::export;
 pub use incremental::{Touched, plan_touched};
 pub use lacking::Lacking;
-pub use layout::{AFFINITY, SERVICES, TABLE, affinity_of};
+pub use layout::{AFFINITY, SERVICES, TABLE};
 pub use order::transactions;
 pub use plan::{Surplus, plan};
 pub use unmark::{unmark, unmark_requests};

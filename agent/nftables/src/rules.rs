@@ -2,7 +2,6 @@
 
 //! Chains and rules of one family. They depend on the configuration, and on how long the longest list is.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -17,6 +16,7 @@ use crate::layout::{
     AFFINITY, ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED,
     MASQUERADED_OWN, OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_len, push_address,
 };
+use crate::needs::{Needs, list_chain, remember_chain};
 
 /// Attempts to draw a number that has a slot.
 const ATTEMPTS: usize = 6;
@@ -28,53 +28,15 @@ const SRCNAT: i32 = 99;
 const AFTER_DSTNAT: i32 = -90;
 /// `mangle`: in `postrouting`, where destinations are translated and sources are not.
 const MANGLE: i32 = -150;
+/// The chains by which packets that arrive, and those of the node itself, enter the rules.
+pub(crate) const NAT_IN: &str = "nat-in";
+pub(crate) const NAT_OUT: &str = "nat-out";
 /// The chain that keeps TCP segments of imports to the size of the path.
 pub(crate) const SEGMENTS: &str = "segments";
 /// The chain of connections that no node can serve. `reject` is a keyword of `nft`.
 pub(crate) const REFUSAL: &str = "refusal";
 /// The chain of connections that only other nodes could serve.
 pub(crate) const AWAY: &str = "away";
-
-/// Which of the chains that not every node needs there are. What is there stays: it costs nothing, and the
-/// next list that grows needs it again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
-    /// The highest class of lists, if there is any.
-    pub(crate) inside: Option<u32>,
-    /// The same of lists for connections from outside.
-    pub(crate) outside: Option<u32>,
-    /// Timeouts of affinity, in seconds.
-    pub(crate) timeouts: BTreeSet<u32>,
-    /// True if an import has segments to be clamped.
-    pub(crate) clamps: bool,
-}
-
-/// The chain of a list of a class: `pick-2`, `local-stick-0`.
-pub(crate) fn list_chain(is_outside: bool, is_sticky: bool, class: u32) -> Arc<str> {
-    let prefix = if is_outside { "local-" } else { "" };
-    let kind = if is_sticky { "stick" } else { "pick" };
-    format!("{prefix}{kind}-{class}").into()
-}
-
-/// The chain that remembers clients for so many seconds.
-pub(crate) fn remember_chain(seconds: u32) -> Arc<str> {
-    format!("remember-{seconds}").into()
-}
-
-impl Needs {
-    /// Adds what a chain in the kernel was there for.
-    pub(crate) fn add_chain(&mut self, name: &str) {
-        let number = |prefix: &str| name.strip_prefix(prefix)?.parse::<u32>().ok();
-        if let Some(class) = number("pick-") {
-            self.inside = self.inside.max(Some(class.min(32)));
-        }
-        if let Some(class) = number("local-pick-") {
-            self.outside = self.outside.max(Some(class.min(32)));
-        }
-        self.timeouts.extend(number("remember-"));
-        self.clamps |= name == SEGMENTS;
-    }
-}
 
 /// All chains with their rules.
 pub(crate) fn chains(family: Family, config: &Config, node: &NodeInfo, needs: &Needs) -> Chains {
@@ -88,10 +50,10 @@ pub(crate) fn chains(family: Family, config: &Config, node: &NodeInfo, needs: &N
     writer.away();
     writer.lists(false, needs.inside, needs);
     writer.lists(true, needs.outside, needs);
-    writer.base("nat-in", ChainKind::Nat, Hook::Prerouting, DSTNAT);
-    writer.base("nat-out", ChainKind::Nat, Hook::Output, DSTNAT);
+    writer.base(NAT_IN, ChainKind::Nat, Hook::Prerouting, DSTNAT);
+    writer.base(NAT_OUT, ChainKind::Nat, Hook::Output, DSTNAT);
     writer.nat_in();
-    writer.decide("nat-out");
+    writer.decide(NAT_OUT);
     writer.base("nat-post", ChainKind::Nat, Hook::Postrouting, SRCNAT);
     let mut translated = is_translated();
     translated.push(Expression::verdict(&Verdict::Jump("source".into())));
@@ -221,7 +183,7 @@ impl Writer<'_> {
     }
 
     fn nat_in(&mut self) {
-        let chain = "nat-in";
+        let chain = NAT_IN;
         self.ranges(chain);
         self.pods_of_other_nodes(chain);
         let mut outside = self.local(Operator::NotEqual).unwrap_or_default();

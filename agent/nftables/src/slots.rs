@@ -44,6 +44,17 @@ fn counts(destinations: &[Destination]) -> BTreeMap<SocketAddr, u64> {
         .collect()
 }
 
+/// Most slots that a list of these destinations has.
+pub(crate) fn most(destinations: &[Destination]) -> u64 {
+    let len = u64::try_from(destinations.len()).unwrap_or(u64::MAX);
+    let first = destinations.first().map_or(0, |first| first.weight);
+    if destinations.iter().all(|d| d.weight == first) {
+        len
+    } else {
+        len.max(WEIGHTED_MAX) + len
+    }
+}
+
 fn greatest_common_divisor(one: u64, other: u64) -> u64 {
     if other == 0 {
         one

@@ -16,7 +16,7 @@ use portolan_plan::{Config, DetectLocal, NodeFacts};
 use crate::layout::{self, way_key};
 use crate::{List, Surplus, WayKey, Ways, advance, desire, plan};
 
-fn key(service: &str) -> RecordKey {
+pub(crate) fn key(service: &str) -> RecordKey {
     RecordKey {
         cluster: "".into(),
         namespace: "ns".into(),
@@ -52,7 +52,7 @@ fn record(service: &str, frontends: Vec<Frontend>, endpoints: u8) -> Record {
     }
 }
 
-fn table(records: impl IntoIterator<Item = Record>) -> NodeTable {
+pub(crate) fn table(records: impl IntoIterator<Item = Record>) -> NodeTable {
     let records = records.into_iter();
     NodeTable {
         records: records.map(|r| (r.key.clone(), Arc::new(r))).collect(),
@@ -67,7 +67,7 @@ fn config() -> Config {
     }
 }
 
-fn way(address: &str) -> WayKey {
+pub(crate) fn way(address: &str) -> WayKey {
     WayKey {
         address: address.parse().unwrap(),
         protocol: Protocol::Tcp,

@@ -13,6 +13,8 @@ use portolan_model::{
 };
 use portolan_plan::NodeFacts;
 
+use crate::size::Size;
+
 /// One address, protocol and port that the node answers for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WayKey {
@@ -89,6 +91,18 @@ pub enum Refused {
         /// The record that has it.
         holder: RecordKey,
     },
+    /// A record of so many endpoints and source ranges, at all of its addresses and ports, that the kernel would not
+    /// take the table in one transaction.
+    #[error(
+        "{record}: {elements} endpoints and source ranges, at all of its addresses and ports together, are too many for a \
+         transaction of nftables beside those of other records"
+    )]
+    TooLarge {
+        /// The record.
+        record: RecordKey,
+        /// Their number.
+        elements: u64,
+    },
     /// A load balancer, whose schedulers and forwarding methods are those of IPVS.
     #[error("{record}: a load balancer needs --dataplane ipvs")]
     Balanced {
@@ -102,7 +116,9 @@ impl Refused {
     #[must_use]
     pub fn record(&self) -> &RecordKey {
         match self {
-            Self::Taken { record, .. } | Self::Balanced { record } => record,
+            Self::Taken { record, .. }
+            | Self::TooLarge { record, .. }
+            | Self::Balanced { record } => record,
         }
     }
 }
@@ -118,6 +134,8 @@ pub struct Ways {
     pub remote: BTreeMap<WayKey, u32>,
     /// What is left out. The first record, in order of keys, has a way.
     pub refused: Vec<Refused>,
+    /// The size of the ways.
+    pub(crate) size: Size,
 }
 
 impl Ways {
@@ -128,7 +146,27 @@ impl Ways {
         for record in table.records.values() {
             this.add(table, facts, record);
         }
+        if this.size.is_too_large() {
+            this.leave_out_largest(table);
+        }
         this
+    }
+
+    /// Removes a way, if it is there.
+    pub(crate) fn remove_way(&mut self, key: &WayKey) {
+        if let Some(way) = self.ways.remove(key) {
+            self.size.remove(key, &way);
+        }
+    }
+
+    /// Counts a record less for each of its endpoints.
+    pub(crate) fn release_endpoints(&mut self, table: &NodeTable, record: &Record) {
+        for hairpin in Self::hairpins_of(table, record) {
+            release(&mut self.hairpins, &hairpin);
+        }
+        for endpoint in Self::remote_of(table, record) {
+            release(&mut self.remote, &endpoint);
+        }
     }
 
     /// Adds what a record has.
@@ -225,6 +263,7 @@ impl Ways {
             };
             match self.ways.get(&key) {
                 None => {
+                    self.size.add(&key, &way);
                     self.ways.insert(key, way.clone());
                 }
                 Some(held) => self.refused.push(Refused::Taken {
@@ -233,6 +272,16 @@ impl Ways {
                     holder: held.record.key.clone(),
                 }),
             }
+        }
+    }
+}
+
+/// Counts a record less for a key that records share.
+fn release<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
         }
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! The kernel keeps the destination of a UDP client for as long as the client sends. A DNS client would
 //! stay with a deleted server. The rule is kube-proxy's: if a Service port has a serving endpoint, flows
-//! whose replies come from no serving endpoint are stale.
+//! whose replies come from no serving endpoint are stale. Flows that only pass this node are none of ours, as
+//! those to another host's port with the number of a node port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use std::net::SocketAddr;
 use portolan_dataplane::{Dataplane, DataplaneError, Flow};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, FrontendAddress, NodeTable, Protocol, Record};
-use portolan_plan::{Desired, KernelState, Step};
+use portolan_plan::{Desired, KernelState, NodeFacts, Step};
 
 use crate::Reconciler;
 
@@ -52,9 +53,14 @@ impl<D: Dataplane> Reconciler<D> {
         if self.flows_due.is_empty() {
             return Ok(None);
         }
+        let facts = match self.facts.take() {
+            Some(facts) => facts,
+            None => self.dataplane.facts().await?,
+        };
+        let facts = self.facts.insert(facts);
         let mut deleted = 0;
         for family in self.flows_due.iter() {
-            let stale = StaleFlows::new(table, family);
+            let stale = StaleFlows::new(table, facts, family);
             let is_stale = |flow: &Flow| stale.is_stale(flow);
             let flows = self.dataplane.flows(family, &is_stale).await?;
             if !flows.is_empty() {
@@ -67,20 +73,28 @@ impl<D: Dataplane> Reconciler<D> {
 }
 
 /// Serving endpoints of each UDP frontend in one family.
-#[derive(Debug, Default)]
-pub struct StaleFlows {
+#[derive(Debug)]
+pub struct StaleFlows<'a> {
+    facts: &'a NodeFacts,
     /// Serving endpoints by record.
     serving: Vec<BTreeSet<SocketAddr>>,
     vips: BTreeMap<SocketAddr, usize>,
-    /// Node ports of any address.
+    /// VIPs of other nodes: packets to them pass this one.
+    passing: BTreeSet<SocketAddr>,
     node_ports: BTreeMap<u16, usize>,
 }
 
-impl StaleFlows {
+impl<'a> StaleFlows<'a> {
     /// Collects the frontends of one family of a table.
     #[must_use]
-    pub fn new(table: &NodeTable, family: Family) -> Self {
-        let mut this = Self::default();
+    pub fn new(table: &NodeTable, facts: &'a NodeFacts, family: Family) -> Self {
+        let mut this = Self {
+            facts,
+            serving: Vec::new(),
+            vips: BTreeMap::new(),
+            passing: BTreeSet::new(),
+            node_ports: BTreeMap::new(),
+        };
         let udp = table.records.values();
         for record in udp.filter(|record| record.key.protocol == Protocol::Udp) {
             if let Some(serving) = serving(table, record, family) {
@@ -96,8 +110,11 @@ impl StaleFlows {
         for frontend in record.frontends.iter().filter(|f| f.family() == family) {
             match frontend.address {
                 FrontendAddress::Vip(ip) => {
-                    let places = frontend.ports().map(|port| SocketAddr::new(ip, port));
-                    self.vips.extend(places.map(|place| (place, index)));
+                    let places = || frontend.ports().map(move |port| SocketAddr::new(ip, port));
+                    self.vips.extend(places().map(|place| (place, index)));
+                    if !frontend.bind && !self.facts.addresses.contains(&ip) {
+                        self.passing.extend(places());
+                    }
                 }
                 // Which flows have the mark is not known.
                 FrontendAddress::Mark { .. } => {}
@@ -111,10 +128,16 @@ impl StaleFlows {
     /// Whether a UDP flow is stale.
     #[must_use]
     pub fn is_stale(&self, flow: &Flow) -> bool {
-        let to = flow.original.destination;
-        let by_vip = self.vips.get(&to);
-        let index = by_vip.or_else(|| self.node_ports.get(&to.port()));
-        index.is_some_and(|index| !self.serving[*index].contains(&flow.reply.source))
+        let (to, from) = (flow.original.destination, flow.reply.source);
+        let only_passes = from == to && self.passing.contains(&to);
+        let index = self.vips.get(&to).or_else(|| self.node_port(to));
+        index.is_some_and(|index| !only_passes && !self.serving[*index].contains(&from))
+    }
+
+    /// The record of a node port. A port of the same number at another address is no node port of this node.
+    fn node_port(&self, at: SocketAddr) -> Option<&usize> {
+        let is_ours = self.facts.node_port_addresses.contains(&at.ip());
+        self.node_ports.get(&at.port()).filter(|_| is_ours)
     }
 }
 

@@ -248,7 +248,8 @@ fn vips_of(desired: &Desired, table: &NodeTable, config: &Config) -> Vips {
             return false;
         };
         let health = table.health.get(&record.key);
-        let has_quorum = health.is_none_or(|health| health.is_sorry || !health.lacks_quorum);
+        let has_quorum =
+            health.is_none_or(|health| health.is_sorry == Some(true) || !health.lacks_quorum);
         has_quorum && takes_connections(&desired.state, key)
     };
     // Answers of backends that keep the packet's addresses come from the virtual address.

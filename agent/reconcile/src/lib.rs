@@ -256,7 +256,8 @@ impl<D: Dataplane> Reconciler<D> {
         self.reconcile_with(table, Surplus::Delete).await
     }
 
-    /// Adds and changes objects, and deletes none: for a table that may be older than the kernel's state.
+    /// Adds and changes objects, and deletes none that the table does not have: for a table that may be older than the
+    /// kernel's state.
     ///
     /// # Errors
     /// Same as [`Self::reconcile`].

@@ -14,8 +14,8 @@ use portolan_dataplane::{DataplaneError, Flow, Kernel, KubeProxyRules, NftablesK
 use portolan_model::{Families, Family, NodeInfo, NodeTable};
 use portolan_netlink::nftables::{CommitError, Request, TableContent};
 use portolan_nftables::{
-    Lacking, Surplus, TABLE, Touched, Ways, advance, changes_udp, deletes_endpoints, desire,
-    everything, numbers, plan, plan_touched, transactions, unmark,
+    Lacking, Surplus, TABLE, Touched, Ways, advance, changes_udp, desire, everything, numbers,
+    plan, plan_touched, strands_clients, transactions, unmark,
 };
 use portolan_plan::host::Host;
 use portolan_plan::{Config, NodeFacts};
@@ -59,8 +59,12 @@ pub struct NftablesReconciler {
     former: Option<FormerIpvs<Kernel>>,
     /// The rules of a kube-proxy from which the node is taken over.
     kube_proxy: Option<KubeProxyRules>,
-    /// Families in which clients may be remembered with destinations that are gone.
+    /// Families in which clients may be remembered with destinations that are not theirs any more.
     clients_due: Families,
+    /// The node as the table of the last reconciliation describes it.
+    node: NodeInfo,
+    /// Families that are as this table says; none if it may be older than the kernel's state.
+    current: Families,
 }
 
 impl NftablesReconciler {
@@ -80,6 +84,8 @@ impl NftablesReconciler {
             is_doubtful: false,
             flows_due: due,
             clients_due: due,
+            node: NodeInfo::default(),
+            current: Families::NONE,
             former: None,
             kube_proxy: None,
         }
@@ -141,14 +147,9 @@ impl NftablesReconciler {
     /// # Errors
     /// If the kernel cannot be read, or refuses.
     pub fn remove(kernel: &mut NftablesKernel) -> Result<usize, DataplaneError> {
-        let (tables, _) = kernel.observe(&Family::ALL, TABLE)?;
-        let mut removed = 0;
-        for (family, _) in tables.iter().filter(|(_, content)| content.is_some()) {
-            let deleted = kernel.commit(*family, TABLE, &[Request::DelTable], None);
-            deleted.map_err(|error| DataplaneError::Io(std::io::Error::other(error)))?;
-            removed += 1;
-        }
-        Ok(removed)
+        let families: Vec<_> = Self::families(kernel)?.into_iter().collect();
+        kernel.delete_tables(&families)?;
+        Ok(families.len())
     }
 
     /// Facts about the node, if they have been read.
@@ -264,14 +265,20 @@ impl NftablesReconciler {
             planned_in,
             ..Outcome::default()
         };
+        self.node.clone_from(&table.node);
+        self.current = Families::NONE;
         let families: Vec<_> = self.config.families.iter().copied().collect();
         for family in families {
             let programmed = self.family(family, table, surplus, touched.as_ref(), &mut outcome);
-            if let Err(error) = programmed? {
-                outcome.errors.push((None, format!("{family}: {error}")));
-                outcome.broken.insert(family);
-                outcome.again = true;
-                self.observed = None;
+            match programmed? {
+                Ok(()) if surplus == Surplus::Delete => self.current.insert(family),
+                Ok(()) => {}
+                Err(error) => {
+                    outcome.errors.push((None, format!("{family}: {error}")));
+                    outcome.broken.insert(family);
+                    outcome.again = true;
+                    self.observed = None;
+                }
             }
         }
         self.forgotten = None;
@@ -358,6 +365,13 @@ impl NftablesReconciler {
         let next = |generation: u32| generation.checked_add(1).unwrap_or(1);
         for requests in transactions(requests) {
             let before = observed.generation;
+            // Before it is made: the kernel may make it and the answer be lost.
+            if changes_udp(family, &requests) {
+                self.flows_due.insert(family);
+            }
+            if strands_clients(&requests) {
+                self.clients_due.insert(family);
+            }
             if let Err(error) = self.kernel.commit(family, TABLE, &requests, before) {
                 describe(family, &error, &requests);
                 return Ok(Err(error));
@@ -367,12 +381,6 @@ impl NftablesReconciler {
             observed.generation = before.map(next).filter(|next| *next == now);
             self.is_doubtful |= observed.generation.is_none();
             outcome.objects += requests.iter().map(Request::objects).sum::<usize>();
-            if changes_udp(family, &requests) {
-                self.flows_due.insert(family);
-            }
-            if deletes_endpoints(&requests) {
-                self.clients_due.insert(family);
-            }
         }
         Ok(Ok(()))
     }
@@ -422,9 +430,13 @@ impl NftablesReconciler {
         if self.flows_due.is_empty() {
             return Ok(None);
         }
+        let Some(facts) = &self.facts else {
+            // They are due until the facts are read again.
+            return Ok(None);
+        };
         let mut deleted = 0;
         for family in self.flows_due.iter() {
-            let stale = StaleFlows::new(table, family);
+            let stale = StaleFlows::new(table, facts, family);
             let is_stale = |flow: &Flow| stale.is_stale(flow);
             deleted += self.kernel.delete_flows(family, &is_stale)?;
         }

@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod ranges;
+mod removal;
+mod takeover;
 mod traces;
 
 use std::collections::BTreeSet;

@@ -39,8 +39,15 @@ impl KubeProxyObjects for FakeKernel {
         self.work()
     }
 
-    async fn packet_rules(&mut self, _: &BTreeSet<Family>) -> Result<PacketRules, DataplaneError> {
-        Ok(self.packet_rules.clone())
+    async fn packet_rules(
+        &mut self,
+        families: &BTreeSet<Family>,
+    ) -> Result<PacketRules, DataplaneError> {
+        let mut rules = self.packet_rules.clone();
+        rules
+            .frontends
+            .retain(|key| families.contains(&key.family()));
+        Ok(rules)
     }
 
     async fn keep_packet_rules(&mut self, _: &BTreeSet<Family>) -> Result<(), DataplaneError> {
@@ -51,11 +58,15 @@ impl KubeProxyObjects for FakeKernel {
 
     async fn delete_packet_rules(
         &mut self,
-        _: &BTreeMap<Family, Rules>,
+        ours: &BTreeMap<Family, Rules>,
     ) -> Result<(), DataplaneError> {
         self.work()?;
         self.note_unserved();
-        self.packet_rules = PacketRules::default();
+        let frontends = &mut self.packet_rules.frontends;
+        frontends.retain(|key| !ours.contains_key(&key.family()));
+        if frontends.is_empty() {
+            self.packet_rules = PacketRules::default();
+        }
         Ok(())
     }
 }

@@ -262,11 +262,17 @@ fn read_record(path: &Path) -> Written {
     })
 }
 
-/// The line of a saved ruleset with a jump, with any matches and comments.
+/// The first line of a saved ruleset with a jump, with any matches and comments.
 fn jump_line<'a>(jump: &Jump, saved: &'a [String]) -> Option<&'a str> {
+    jump_lines(jump, saved).next()
+}
+
+/// All such lines: a kube-proxy beside the agent has a jump of its own to the same chain.
+fn jump_lines<'a>(jump: &Jump, saved: &'a [String]) -> impl Iterator<Item = &'a str> {
     let start = format!("-A {} ", jump.chain);
-    let end = format!("-j {}", jump.target);
-    in_table(saved, &jump.table).find(|line| line.starts_with(&start) && line.ends_with(&end))
+    let end = format!(" -j {}", jump.target);
+    in_table(saved, &jump.table)
+        .filter(move |line| line.starts_with(&start) && line.ends_with(&end))
 }
 
 /// Input of `iptables-restore` that deletes our jumps next to foreign ones to the same chain.
@@ -345,7 +351,7 @@ fn removal(rules: &Rules, saved: &[String]) -> String {
             .collect();
         let jumps = rules.jumps.iter().chain(&rules.obsolete);
         let jumps = jumps.filter(|jump| jump.table == table.name);
-        let jumps: Vec<&str> = jumps.filter_map(|jump| jump_line(jump, saved)).collect();
+        let jumps: Vec<&str> = jumps.flat_map(|jump| jump_lines(jump, saved)).collect();
         if chains.is_empty() && jumps.is_empty() {
             continue;
         }

@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use futures_util::TryStreamExt as _;
 use netlink_packet_route::address::{AddressMessage, AddressScope};
 use netlink_packet_route::link::LinkAttribute;
 use portolan_model::Family;
 use portolan_model::ipvs::VirtualServerKey;
-use portolan_netlink::nftables::{CommitError, Nftables, Request};
+use portolan_netlink::nftables::{Nftables, Request};
 use portolan_netlink::{Errno, SocketError};
 use portolan_plan::Rules;
 use portolan_plan::kube_proxy::packet_rules::{
@@ -23,7 +22,7 @@ use rtnetlink::Handle;
 use super::blocking::blocking;
 use super::iptables::Iptables;
 use super::routes::{Routes, own_address};
-use super::{Kernel, KernelConfig};
+use super::{Kernel, KernelConfig, dumps};
 use crate::{DataplaneError, KubeProxyObjects};
 
 /// `ENODEV` and `EADDRNOTAVAIL`, as returned by netlink.
@@ -131,7 +130,7 @@ impl KubeProxyRules {
         Ok(index_of(self.routes.handle()?, name).await?.is_some())
     }
 
-    /// The rules of a kube-proxy in iptables mode in these families, and of one in nftables mode.
+    /// The rules of a kube-proxy in iptables or nftables mode in these families.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -179,8 +178,8 @@ async fn read_packet_rules(
             rules.frontends.extend(frontends);
         }
     }
-    for family in Family::ALL {
-        if let Some(frontends) = blocking(|| nftables_frontends(family))? {
+    for family in families {
+        if let Some(frontends) = blocking(|| nftables_frontends(*family))? {
             rules.modes.insert(RuleMode::Nftables);
             rules.frontends.extend(frontends);
         }
@@ -195,8 +194,8 @@ async fn delete_packet_rules(
     for (family, rules) in ours {
         iptables.delete_kube_proxy(*family, rules).await?;
     }
-    for family in Family::ALL {
-        blocking(|| delete_nftables(family))?;
+    for family in ours.keys() {
+        blocking(|| delete_nftables(*family))?;
     }
     Ok(())
 }
@@ -233,37 +232,24 @@ fn delete_nftables(family: Family) -> Result<(), DataplaneError> {
     }
     let mut nftables = Nftables::open().map_err(DataplaneError::Nftables)?;
     let deleted = nftables.commit(family, NFTABLES_TABLE, &[Request::DelTable], None);
-    deleted.map_err(|error| match error {
-        CommitError::Socket(error) => DataplaneError::Nftables(error),
-        error => DataplaneError::Command {
-            command: format!("deletion of table {family} {NFTABLES_TABLE}"),
-            message: error.to_string(),
-        },
+    deleted.map_err(|error| {
+        let what = format!("deletion of table {family} {NFTABLES_TABLE}");
+        DataplaneError::of_commit(what, error)
     })
 }
 
 pub(super) async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, DataplaneError> {
     let is_name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(found) if found == name);
-    let mut found = None;
-    let mut links = handle.link().get().execute();
-    while let Some(link) = links.try_next().await? {
-        if link.attributes.iter().any(is_name) {
-            found = Some(link.header.index);
-        }
-    }
-    Ok(found)
+    let links = dumps::links(handle).await?;
+    let link = links.iter().find(|l| l.attributes.iter().any(is_name));
+    Ok(link.map(|link| link.header.index))
 }
 
 /// The device's addresses, without those that the kernel adds and deletes with the device.
 async fn addresses(handle: &Handle, index: u32) -> Result<Vec<AddressMessage>, DataplaneError> {
-    let all = handle
-        .address()
-        .get()
-        .set_link_index_filter(index)
-        .execute();
-    let all: Vec<AddressMessage> = all.try_collect().await?;
-    let chosen = |message: &AddressMessage| message.header.scope != AddressScope::Link;
-    Ok(all.into_iter().filter(chosen).collect())
+    let mut addresses = dumps::addresses(handle).await?;
+    addresses.retain(|a| a.header.index == index && a.header.scope != AddressScope::Link);
+    Ok(addresses)
 }
 
 fn unless_gone(result: Result<(), rtnetlink::Error>) -> Result<(), DataplaneError> {

@@ -7,6 +7,7 @@
 
 mod binding;
 mod blocking;
+mod dumps;
 pub(crate) mod glance;
 mod host;
 mod ipset;
@@ -19,6 +20,7 @@ mod modules;
 mod nftables;
 mod other_plane;
 mod probe;
+mod removal;
 mod routes;
 mod schedulers;
 mod settings;

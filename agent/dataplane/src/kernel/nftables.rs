@@ -13,6 +13,7 @@ use portolan_plan::NodeFacts;
 
 use super::blocking::blocking;
 use super::machine::missing_admin;
+use super::removal::delete_tables;
 use super::routes::Routes;
 use super::settings::{self, settings};
 use super::{KernelConfig, Setting, Tuning};
@@ -160,6 +161,15 @@ impl NftablesKernel {
             self.changes = None;
         }
         committed
+    }
+
+    /// Deletes our tables of families, each of which must have one. A packet in their rules goes on to what others
+    /// have for its address.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn delete_tables(&mut self, families: &[Family]) -> Result<(), DataplaneError> {
+        delete_tables(&mut self.nftables, families)
     }
 
     /// Waits until somebody else has changed a table of this name, or may have; for ever without notifications.

@@ -6,13 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_model::Family;
 use portolan_model::ipvs::VirtualServerKey;
-use portolan_netlink::nftables::{CommitError, Nftables, Request, tables};
+use portolan_netlink::SocketError;
+use portolan_netlink::nftables::{Nftables, Request, tables};
 use portolan_nftables::{SERVICES, TABLE, unmark_requests};
 use portolan_plan::kube_proxy::packet_rules::nftables_frontend;
 
 use super::Kernel;
 use super::blocking::blocking;
-use crate::{DataplaneError, Flow, OtherPlane};
+use super::removal::delete_tables;
+use crate::{DataplaneError, Errno, Flow, OtherPlane};
 
 impl OtherPlane for Kernel {
     async fn tables(
@@ -22,7 +24,11 @@ impl OtherPlane for Kernel {
             let mut found = BTreeMap::new();
             for family in families()? {
                 let mut nftables = Nftables::open()?;
-                let elements = nftables.elements(family, TABLE, SERVICES)?;
+                let elements = match nftables.elements(family, TABLE, SERVICES) {
+                    // The agent that began the table ended before its sets were made.
+                    Err(SocketError::Refused(Errno::ENOENT)) => Vec::new(),
+                    read => read?,
+                };
                 let keys = elements.iter().map(|(key, _)| key);
                 let frontends = keys.filter_map(|key| nftables_frontend(family, key));
                 found.insert(family, frontends.collect());
@@ -41,7 +47,8 @@ impl OtherPlane for Kernel {
     }
 
     async fn delete_table(&mut self, family: Family) -> Result<(), DataplaneError> {
-        commit(family, &[Request::DelTable])
+        let mut nftables = Nftables::open().map_err(DataplaneError::Nftables)?;
+        delete_tables(&mut nftables, &[family])
     }
 
     async fn delete_untranslated_flows(
@@ -59,7 +66,7 @@ impl OtherPlane for Kernel {
 }
 
 /// The families in which our table is.
-fn families() -> Result<Vec<Family>, portolan_netlink::SocketError> {
+fn families() -> Result<Vec<Family>, SocketError> {
     let mut found = Vec::new();
     for family in Family::ALL {
         if tables(family)?.iter().any(|name| name == TABLE) {
@@ -74,11 +81,8 @@ fn commit(family: Family, requests: &[Request]) -> Result<(), DataplaneError> {
         let mut nftables = Nftables::open()?;
         nftables.commit(family, TABLE, requests, None)
     };
-    blocking(commit).map_err(|error| match error {
-        CommitError::Socket(error) => DataplaneError::Nftables(error),
-        error => DataplaneError::Command {
-            command: format!("change of the {family} table {TABLE}"),
-            message: error.to_string(),
-        },
+    blocking(commit).map_err(|error| {
+        let what = format!("change of the {family} table {TABLE}");
+        DataplaneError::of_commit(what, error)
     })
 }

@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use futures_util::TryStreamExt as _;
 use netlink_packet_route::address::{AddressAttribute, AddressScope};
 use netlink_packet_route::link::LinkAttribute;
 use portolan_model::Family;
@@ -19,8 +18,8 @@ use portolan_plan::{KernelState, NodeFacts, Step};
 use rtnetlink::Handle;
 use tokio::task::JoinHandle;
 
-use super::KernelConfig;
 use super::glance::Sum;
+use super::{KernelConfig, dumps};
 use crate::runs::StepFailure;
 use crate::{DataplaneError, NodePortAddresses};
 
@@ -60,7 +59,7 @@ pub(crate) struct Routes {
 impl Routes {
     /// Opens the connection; must be called within a tokio runtime.
     pub(crate) fn open() -> Result<Self, DataplaneError> {
-        let (handle, connection) = connect()?;
+        let (handle, connection) = dumps::connect()?;
         let local = LocalRoutes::open(ROUTE_MARK).map_err(DataplaneError::RouteSocket)?;
         Ok(Self {
             handle,
@@ -77,7 +76,7 @@ impl Routes {
     pub(super) fn handle(&mut self) -> std::io::Result<&Handle> {
         if self.connection.is_finished() {
             tracing::warn!("rtnetlink connection ended: reconnecting");
-            (self.handle, self.connection) = connect()?;
+            (self.handle, self.connection) = dumps::connect()?;
         }
         Ok(&self.handle)
     }
@@ -170,8 +169,7 @@ impl Routes {
         let ignored = ignored_links(handle).await?;
         let mut facts = NodeFacts::default();
         let mut sources: BTreeMap<(Family, u32), IpAddr> = BTreeMap::new();
-        let mut addresses = handle.address().get().execute();
-        while let Some(message) = addresses.try_next().await? {
+        for message in dumps::addresses(handle).await? {
             if ignored.contains(&message.header.index) {
                 continue;
             }
@@ -221,16 +219,10 @@ fn change(step: &Step) -> Option<Request> {
     }
 }
 
-fn connect() -> std::io::Result<(Handle, JoinHandle<()>)> {
-    let (connection, handle, _) = rtnetlink::new_connection()?;
-    Ok((handle, tokio::spawn(connection)))
-}
-
 /// Dummy devices of a kube-proxy and of ours: their addresses are VIPs, not the node's.
 async fn ignored_links(handle: &Handle) -> Result<BTreeSet<u32>, DataplaneError> {
     let mut ignored = BTreeSet::new();
-    let mut links = handle.link().get().execute();
-    while let Some(link) = links.try_next().await? {
+    for link in dumps::links(handle).await? {
         let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if VIP_DEVICES.contains(&name.as_str()));
         if link.attributes.iter().any(name) {
             ignored.insert(link.header.index);
@@ -262,6 +254,7 @@ mod tests {
         let mut routes = Routes::open().unwrap();
         let node_ports = NodePortAddresses::default();
         let before = routes.facts(&[], &node_ports).await.unwrap();
+        assert!(!before.addresses.is_empty(), "loopback at least");
         routes.connection.abort();
         while !routes.connection.is_finished() {
             tokio::task::yield_now().await;

@@ -16,8 +16,8 @@ impl Builder<'_> {
     /// The backends behind a frontend with the weights that their health gives them, and the sorry server.
     ///
     /// A backend whose checks have no result yet keeps the weight that it has in the kernel, so that a restart of
-    /// the agent changes nothing; one that is new has its initial weight. A state that an operator has set by
-    /// command is a part of the health, and hides that of the record.
+    /// the agent changes nothing; one that is new has its initial weight. The sorry server serves on until the quorum
+    /// is known. A state that an operator has set by command is a part of the health, and hides that of the record.
     pub(super) fn backends(
         &self,
         record: &Record,
@@ -36,7 +36,7 @@ impl Builder<'_> {
                 continue;
             }
             let before = observed.and_then(|servers| servers.get(&destination.address));
-            let judged = health.and_then(|health| health.weights.get(&destination.address));
+            let judged = health.and_then(|health| health.backends.get(&destination.address));
             let is_commanded =
                 health.is_some_and(|health| health.commanded.contains(&destination.address));
             let configured = match is_commanded {
@@ -46,7 +46,7 @@ impl Builder<'_> {
             let weight = match (configured, judged, before) {
                 (AdministrativeState::Disabled, ..) => None,
                 (AdministrativeState::Drain, ..) => Some(0),
-                (AdministrativeState::Enabled, Some(judged), _) => *judged,
+                (AdministrativeState::Enabled, Some(judged), _) => judged.weight(),
                 (_, None, Some(before)) if !profile.checks.is_empty() => Some(before.weight),
                 _ => Some(profile.initial_weight(*destination, &balancing.health)),
             };
@@ -57,8 +57,12 @@ impl Builder<'_> {
         if let Some(sorry) = &balancing.sorry_server
             && is_behind(record, frontend, sorry.address, sorry.forwarding)
         {
-            let is_sorry = health.is_some_and(|health| health.is_sorry);
-            add_sorry_server(&mut real_servers, sorry, is_sorry);
+            let told = health.and_then(|health| health.is_sorry);
+            let serves = || {
+                let before = observed.and_then(|servers| servers.get(&sorry.address));
+                before.is_some_and(|before| before.weight > 0)
+            };
+            add_sorry_server(&mut real_servers, sorry, told.unwrap_or_else(serves));
         }
         Arc::new(real_servers)
     }

@@ -135,6 +135,7 @@ impl IncrementalDesired {
         if !self.are_free(&changes, observed) || new.any(|new| self.desired.lacks_sets_of(new)) {
             return None;
         }
+        self.desired.health = to.health.clone();
         let mut touched = Touched::default();
         for change in &changes {
             self.remove(change, &mut touched);

@@ -125,7 +125,10 @@ impl<'a> Builder<'a> {
             foreign: BTreeMap::new(),
             foreign_routes: &observed.foreign_routes,
             observed: &observed.virtual_servers,
-            desired: Desired::default(),
+            desired: Desired {
+                health: table.health.clone(),
+                ..Desired::default()
+            },
             kubernetes: Families::NONE,
             configs: SharedConfigs::default(),
             names: BTreeMap::new(),

@@ -3,12 +3,12 @@
 //! Desired state, and the parts of a table that it leaves out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::{self, VirtualServerKey};
-use portolan_model::{Family, Protocol, Record, RecordKey};
+use portolan_model::{ByRecord, Family, Protocol, Record, RecordHealth, RecordKey, Standing};
 
 use crate::{KernelState, WayTo, ownership_entry};
 
@@ -19,6 +19,8 @@ pub struct Desired {
     pub state: KernelState,
     /// Record of each virtual server, except those of ways.
     pub records: BTreeMap<VirtualServerKey, Arc<Record>>,
+    /// Health of the table's load balancers: why a backend has no real server.
+    pub health: ByRecord<RecordHealth>,
     /// Ways of health checks, with the mark of the virtual server of each.
     pub ways: BTreeMap<WayTo, u32>,
     /// Parts of the table that were left out, or work only in part.
@@ -55,6 +57,14 @@ impl Desired {
         needing
             .filter_map(|(key, _)| Some(&self.records.get(key)?.key))
             .collect()
+    }
+
+    /// Returns `true` if a backend has no real server because it failed.
+    #[must_use]
+    pub fn is_failed(&self, record: &Record, backend: SocketAddr) -> bool {
+        let health = self.health.get(&record.key);
+        let standing = health.and_then(|health| health.backends.get(&backend));
+        standing == Some(&Standing::Failed)
     }
 
     /// Need of marks for health checks, also if none is free.

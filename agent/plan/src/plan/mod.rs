@@ -5,7 +5,10 @@
 mod servers;
 mod sets;
 
-use portolan_model::Family;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use portolan_model::{Family, FrontendAddress};
 
 use crate::{Config, Desired, KernelState, Step, Touched};
 
@@ -27,13 +30,17 @@ use crate::{Config, Desired, KernelState, Step, Touched};
 /// connections have ended. UDP and SCTP real servers are deleted at once, as kube-proxy does.
 #[must_use]
 pub fn plan(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<Step> {
-    Planner::new(desired, observed, config).finish()
+    Planner::new(desired, observed, config).finish(|_| true)
 }
 
-/// Like [`plan`], without removals: surplus objects stay, and surplus real servers keep their weight.
+/// Like [`plan`], for a table that may be older than the kernel's state. What the table does not know stays, and
+/// such real servers keep their weight. Removed is only what the table has and this host decides about:
+///
+/// * backends and sorry servers of load balancers, which their health takes out;
+/// * virtual addresses of load balancers, which a director on standby gives up.
 #[must_use]
 pub fn plan_additions(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<Step> {
-    Planner::new(desired, observed, config).additions
+    Planner::new(desired, observed, config).finish(|removal| removal.of == Of::Table)
 }
 
 /// Like [`plan`], limited to touched objects, at a cost proportional to their number. All other objects
@@ -50,6 +57,7 @@ pub fn plan_touched(
     let part = Desired {
         state: touched.part_of(&desired.state, &desired.state),
         records: records.collect(),
+        health: desired.health.clone(),
         ..Desired::default()
     };
     // With the desired headers: sizes of sets are not compared here.
@@ -61,7 +69,22 @@ struct Planner<'a> {
     config: &'a Config,
     additions: Vec<Step>,
     /// In the order of additions; reversed at the end.
-    removals: Vec<Step>,
+    removals: Vec<Removal>,
+}
+
+/// A step that removes something from the kernel.
+struct Removal {
+    step: Step,
+    of: Of,
+}
+
+/// Origin of a removed object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Something that the table has, and that is out by a decision of this host.
+    Table,
+    /// Something that the table does not have.
+    Kernel,
 }
 
 impl<'a> Planner<'a> {
@@ -73,7 +96,7 @@ impl<'a> Planner<'a> {
         };
         planner.sets(&desired.state, observed);
         planner.rules(&desired.state, observed);
-        planner.routes(&desired.state, observed);
+        planner.routes(desired, observed);
         planner.reserve(&desired.state, observed);
         planner.virtual_servers(desired, observed, true);
         planner.late_entries(&desired.state, observed);
@@ -88,9 +111,16 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn finish(self) -> Vec<Step> {
+    fn remove(&mut self, of: Of, step: Step) {
+        self.removals.push(Removal { step, of });
+    }
+
+    /// The additions, then those removals that are taken.
+    fn finish(self, is_taken: impl Fn(&Removal) -> bool) -> Vec<Step> {
         let mut steps = self.additions;
-        steps.extend(self.removals.into_iter().rev());
+        let removals = self.removals.into_iter().rev();
+        let taken = removals.filter(|removal| is_taken(removal));
+        steps.extend(taken.map(|removal| removal.step));
         steps
     }
 
@@ -105,7 +135,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn routes(&mut self, desired: &KernelState, observed: &KernelState) {
+    fn routes(&mut self, desired: &Desired, observed: &KernelState) {
+        let given_up = self.given_up(desired);
+        let desired = &desired.state;
         for (vip, source) in &desired.routes {
             let (vip, source) = (*vip, *source);
             match observed.routes.get(&vip) {
@@ -119,9 +151,28 @@ impl<'a> Planner<'a> {
         for vip in observed.routes.keys() {
             let is_served = self.config.families.contains(&Family::of(*vip));
             if is_served && !desired.routes.contains_key(vip) {
-                self.removals.push(Step::DelRoute { vip: *vip });
+                let of = match given_up.contains(vip) {
+                    true => Of::Table,
+                    false => Of::Kernel,
+                };
+                self.remove(of, Step::DelRoute { vip: *vip });
             }
         }
+    }
+
+    /// The virtual addresses of load balancers that this host leaves to another one.
+    fn given_up(&self, desired: &Desired) -> BTreeSet<IpAddr> {
+        if self.config.binds_balancers {
+            return BTreeSet::new();
+        }
+        let records = desired.records.values();
+        let balanced = records.filter(|record| record.balancing.is_some());
+        let frontends = balanced.flat_map(|record| &record.frontends);
+        let vips = frontends.filter_map(|frontend| match frontend.address {
+            FrontendAddress::Vip(vip) => Some(vip),
+            _ => None,
+        });
+        vips.collect()
     }
 }
 

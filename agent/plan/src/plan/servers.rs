@@ -5,11 +5,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_model::check::OnFailure;
 use portolan_model::ipvs::{RealServerConfig, VirtualServer, VirtualServerKey};
-use portolan_model::{Balancing, Protocol, Record};
+use portolan_model::{Protocol, Record};
 
-use super::Planner;
+use super::{Of, Planner};
 use crate::{Desired, KernelState, Step};
 
 impl Planner<'_> {
@@ -39,7 +38,7 @@ impl Planner<'_> {
             let gone = !desired.state.virtual_servers.contains_key(key);
             let stays = self.is_excluded(key) || !self.config.families.contains(&key.family());
             if gone && !stays && observed.owns(&self.config.names, key) {
-                self.removals.push(Step::DelVirtualServer { key: *key });
+                self.remove(Of::Kernel, Step::DelVirtualServer { key: *key });
             }
         }
         for (key, want) in wanted() {
@@ -74,7 +73,7 @@ impl Planner<'_> {
         }
         let drains = desired.protocol(&key) == Some(Protocol::Tcp);
         let record = desired.records.get(&key);
-        let fails = |address| record.is_some_and(|record| is_failed(record, address));
+        let fails = |address| record.is_some_and(|record| desired.is_failed(record, address));
         for (address, config) in want.real_servers.iter() {
             let config = *config;
             match have.real_servers.get(&address) {
@@ -95,29 +94,34 @@ impl Planner<'_> {
             if want.real_servers.contains_key(&address) {
                 continue;
             }
+            let of = match record.is_some_and(|record| has_backend(record, address)) {
+                true => Of::Table,
+                false => Of::Kernel,
+            };
             if !drains || fails(address) {
-                self.removals.push(Step::DelRealServer { key, address });
+                self.remove(of, Step::DelRealServer { key, address });
             } else if config.weight != 0 {
                 let config = RealServerConfig {
                     weight: 0,
                     ..*config
                 };
-                self.removals.push(Step::SetRealServer {
+                let step = Step::SetRealServer {
                     key,
                     address,
                     config,
-                });
+                };
+                self.remove(of, step);
             }
         }
     }
 }
 
-/// Whether a real server that is not desired failed its checks, and is to leave with its connections.
-fn is_failed(record: &Record, address: SocketAddr) -> bool {
-    let removes = |balancing: &Balancing| balancing.health.on_failure == OnFailure::Remove;
-    let is_backend = || {
+/// Whether a load balancer has this backend or sorry server.
+fn has_backend(record: &Record, address: SocketAddr) -> bool {
+    record.balancing.as_ref().is_some_and(|balancing| {
         let mut backends = record.destinations.iter();
+        let sorry = balancing.sorry_server.as_ref();
         backends.any(|backend| backend.address == address)
-    };
-    record.balancing.as_deref().is_some_and(removes) && is_backend()
+            || sorry.is_some_and(|sorry| sorry.address == address)
+    })
 }

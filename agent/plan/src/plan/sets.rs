@@ -8,7 +8,7 @@ use std::sync::Arc;
 use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetKind};
 
-use super::Planner;
+use super::{Of, Planner};
 use crate::{KernelState, SetName, Step};
 
 /// Sets whose entries send packets to virtual servers, or drop them. They are filled last, in this
@@ -71,10 +71,9 @@ impl Planner<'_> {
         }
         let surplus = surplus(want, have);
         if !surplus.is_empty() {
-            self.removals.push(Step::DelEntries {
-                name: name.to_owned(),
-                entries: Arc::new(surplus),
-            });
+            let entries = Arc::new(surplus);
+            let name = name.to_owned();
+            self.remove(Of::Kernel, Step::DelEntries { name, entries });
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use portolan_model::trace::Packet;
-use portolan_model::{Family, Frontend, FrontendAddress, Lists, NodeTable, Record};
+use portolan_model::{Family, Frontend, FrontendAddress, Lists, NodeTable, Record, Standing};
 
 use crate::NodeFacts;
 
@@ -56,9 +56,13 @@ pub fn reason(table: &NodeTable, record: &Record, address: SocketAddr) -> String
     if record.balancing.is_some() {
         let health = table.health.get(&record.key);
         reasons.push(
-            match health.and_then(|health| health.weights.get(&address)) {
-                Some(Some(weight)) => format!("a backend; its health gives it the weight {weight}"),
-                Some(None) => "a backend that its health takes out".to_owned(),
+            match health.and_then(|health| health.backends.get(&address)) {
+                Some(Standing::Weight(weight)) => {
+                    format!("a backend; its health gives it the weight {weight}")
+                }
+                Some(Standing::Disabled | Standing::Failed) => {
+                    "a backend that its health takes out".to_owned()
+                }
                 None if has(&record.destinations) => "a backend that was not judged yet".to_owned(),
                 None => "not in the table".to_owned(),
             },

@@ -266,7 +266,11 @@ fn a_change_of_health_is_followed_without_the_ways() {
     let mut after = before.clone();
     let key = after.records.keys().next().unwrap().clone();
     let health = portolan_model::RecordHealth {
-        weights: [("10.0.0.21:53".parse().unwrap(), Some(1))].into(),
+        backends: [(
+            "10.0.0.21:53".parse().unwrap(),
+            portolan_model::Standing::Weight(1),
+        )]
+        .into(),
         ..Default::default()
     };
     after.health.insert(key.clone(), Arc::new(health));

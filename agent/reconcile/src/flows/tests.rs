@@ -47,6 +47,16 @@ fn table(records: Vec<Record>) -> NodeTable {
     }
 }
 
+/// A node with one address.
+fn facts() -> NodeFacts {
+    let own: BTreeSet<_> = [address("192.168.77.11:0").ip()].into();
+    NodeFacts {
+        addresses: own.clone(),
+        node_port_addresses: own,
+        ..NodeFacts::default()
+    }
+}
+
 /// A flow from a client to `to` with replies from `from`.
 fn flow(to: &str, from: &str) -> Flow {
     let (to, from) = (address(to), address(from));
@@ -88,6 +98,7 @@ fn flows_are_stale_by_the_source_of_their_replies() {
         &["10.96.0.12:53", "30055"],
         &["10.244.1.2:53"],
     );
+    let facts = facts();
     let mut table = table(vec![dns, empty, tcp]);
     let own = NodeOverlay {
         own: vec![address("10.244.1.9:1053")],
@@ -147,9 +158,9 @@ fn flows_are_stale_by_the_source_of_their_replies() {
         ),
         (
             "203.0.113.5:30053",
-            "10.244.9.9:1053",
-            true,
-            "a node port of whichever address",
+            "203.0.113.5:30053",
+            false,
+            "a port of that number elsewhere",
         ),
         (
             "192.168.77.11:30053",
@@ -177,14 +188,14 @@ fn flows_are_stale_by_the_source_of_their_replies() {
         ),
         ("8.8.8.8:53", "8.8.8.8:53", false, "somebody else's"),
     ] {
-        let stale_flows = StaleFlows::new(&table, Family::V4);
+        let stale_flows = StaleFlows::new(&table, &facts, Family::V4);
         assert_eq!(
             stale_flows.is_stale(&flow(to, from)),
             stale,
             "{to} <- {from}: {why}"
         );
     }
-    let v6 = StaleFlows::new(&table, Family::V6);
+    let v6 = StaleFlows::new(&table, &facts, Family::V6);
     for (from, stale) in [("[fd00:244::2]:1053", false), ("[fd00:244::3]:1053", true)] {
         assert_eq!(
             v6.is_stale(&flow("[fd00:96::10]:53", from)),
@@ -198,6 +209,23 @@ fn flows_are_stale_by_the_source_of_their_replies() {
 fn endpoints_of_other_nodes_alone_make_flows_of_a_local_service_stale() {
     let mut local = record("local", Protocol::Udp, &["10.96.0.10:53"], &[]);
     local.available.insert(Family::V4);
-    let stale = StaleFlows::new(&table(vec![local]), Family::V4);
+    let facts = facts();
+    let stale = StaleFlows::new(&table(vec![local]), &facts, Family::V4);
     assert!(stale.is_stale(&flow("10.96.0.10:53", "10.244.1.2:53")));
+}
+
+#[test]
+fn flows_that_only_pass_to_the_node_of_an_external_ip_are_not_stale() {
+    let addresses = ["192.168.77.11:53", "192.168.77.12:53"];
+    let mut dns = record("dns", Protocol::Udp, &addresses, &["10.244.1.2:1053"]);
+    for frontend in &mut dns.frontends {
+        frontend.bind = false;
+    }
+    let facts = facts();
+    let stale_flows = StaleFlows::new(&table(vec![dns]), &facts, Family::V4);
+    let is_stale = |to, from| stale_flows.is_stale(&flow(to, from));
+    let [own, other] = addresses;
+    assert!(is_stale(own, own), "the node has the address");
+    assert!(!is_stale(other, other), "another node has the address");
+    assert!(is_stale(other, "10.244.9.9:1053"), "IPVS has translated it");
 }

@@ -4,7 +4,7 @@ use portolan_dataplane::FakeKernel;
 use portolan_model::ipvs::{ForwardingMethod, SyncDaemon, SyncRole, Thresholds};
 use portolan_model::{
     AdministrativeState, Balancing, Destination, Frontend, FrontendAddress, FrontendKind, Profile,
-    Protocol, Record, RecordHealth, RecordKey,
+    Protocol, Record, RecordHealth, RecordKey, Standing,
 };
 use portolan_plan::VipBinding;
 use portolan_plan::host::Neighbour;
@@ -143,6 +143,41 @@ async fn an_active_director_answers_and_one_on_standby_does_not() {
 }
 
 #[tokio::test]
+async fn a_director_goes_to_standby_with_a_table_from_disk() {
+    let (mut reconciler, older) = (reconciler(), table(None));
+    // Of a Service that the table from disk does not have.
+    let mut newer = NodeTable::clone(&older);
+    let vip = FrontendAddress::Vip(ip("192.0.2.20"));
+    let service = RecordKey {
+        service: "newer".into(),
+        ..key()
+    };
+    let record = Record {
+        frontends: vec![Frontend::new(FrontendKind::ExternalIp, vip, 80)],
+        ..Record::new(service.clone())
+    };
+    newer.records.insert(service, Arc::new(record));
+    program(&mut reconciler, host(), &Arc::new(newer)).await;
+    assert_eq!(reconciler.dataplane.state.routes.len(), 3);
+
+    let standby = Host {
+        is_active: false,
+        ..host()
+    };
+    let owned = reconciler.owned().clone();
+    reconciler.set_host(Some(Arc::new(standby)), owned);
+    reconciler.begin_host().await;
+    let outcome = reconciler.reconcile_additions(&older).await.unwrap();
+    assert_eq!(outcome.errors, []);
+    let outcome = reconciler.finish_host(&older).await;
+    assert_eq!(outcome.errors, [""; 0]);
+    let state = &reconciler.dataplane.state;
+    let bound: Vec<_> = state.routes.keys().collect();
+    assert_eq!(bound, [&ip("192.0.2.20")]);
+    assert_eq!(state.virtual_servers.len(), 3);
+}
+
+#[tokio::test]
 async fn a_host_that_asks_for_nothing_is_left_alone_once_it_is_so() {
     let (mut reconciler, table) = (reconciler(), table(None));
     program(&mut reconciler, host(), &table).await;
@@ -180,10 +215,10 @@ async fn addresses_of_somebody_else_are_not_bound() {
 async fn an_address_is_announced_while_there_is_a_quorum_or_a_sorry_server() {
     let mut reconciler = reconciler();
     let health = |weight, is_sorry, lacks_quorum| {
-        let of = |address: &str| (address.parse().unwrap(), Some(weight));
+        let of = |address: &str| (address.parse().unwrap(), Standing::Weight(weight));
         Some(RecordHealth {
-            weights: [of("10.0.0.1:80"), of("[fd00::1]:80")].into(),
-            is_sorry,
+            backends: [of("10.0.0.1:80"), of("[fd00::1]:80")].into(),
+            is_sorry: Some(is_sorry),
             lacks_quorum,
             ..RecordHealth::default()
         })

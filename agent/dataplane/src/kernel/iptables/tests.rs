@@ -70,6 +70,21 @@ fn removal_deletes_our_existing_chains_and_jumps_only() {
 }
 
 #[test]
+fn removal_deletes_all_jumps_to_a_chain() {
+    // A kube-proxy that ran beside the agent has left its own.
+    let saved = saved(
+        "*nat\n:KUBE-SERVICES - [0:0]\n\
+         -A PREROUTING -m comment --comment \"a b\" -j KUBE-SERVICES\n-A PREROUTING -j KUBE-SERVICES\n*filter",
+    );
+    assert_eq!(
+        removal(&ours(), &saved),
+        "*nat\n:KUBE-SERVICES - [0:0]\n\
+         -D PREROUTING -m comment --comment \"a b\" -j KUBE-SERVICES\n\
+         -D PREROUTING -j KUBE-SERVICES\n-X KUBE-SERVICES\nCOMMIT\n"
+    );
+}
+
+#[test]
 fn removal_deletes_jumps_of_earlier_versions() {
     let saved =
         saved("*filter\n:KUBE-PROXY-FIREWALL - [0:0]\n-A OUTPUT -j KUBE-PROXY-FIREWALL\n*nat");

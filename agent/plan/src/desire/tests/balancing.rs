@@ -7,7 +7,7 @@ use portolan_model::ipvs::{
     ForwardingMethod, RealServerConfig, RealServers, Thresholds, Tunnel, VirtualServer,
 };
 use portolan_model::{
-    AdministrativeState, Balancing, Persistence, Profile, RecordHealth, SorryServer,
+    AdministrativeState, Balancing, Persistence, Profile, RecordHealth, SorryServer, Standing,
 };
 
 use super::*;
@@ -64,10 +64,13 @@ fn change_of(balancing: &mut Arc<Balancing>, change: impl FnOnce(&mut Balancing)
 fn health(weights: &[(&str, Option<u32>)], is_sorry: bool) -> RecordHealth {
     let weights = weights.iter();
     RecordHealth {
-        weights: weights
-            .map(|(address, weight)| (address.parse().unwrap(), *weight))
+        backends: weights
+            .map(|(address, weight)| {
+                let standing = weight.map_or(Standing::Failed, Standing::Weight);
+                (address.parse().unwrap(), standing)
+            })
             .collect(),
-        is_sorry,
+        is_sorry: Some(is_sorry),
         ..RecordHealth::default()
     }
 }
@@ -329,6 +332,30 @@ fn the_sorry_server_serves_when_it_is_told_to() {
         balancing.sorry_server = Some(sorry(true))
     });
     assert_eq!((of(&record, true), of(&record, false)), (Some(1), Some(0)));
+}
+
+#[test]
+fn a_restarted_agent_keeps_the_sorry_server_until_quorum_is_known() {
+    let mut record = balanced(&[masquerade("10.0.0.1:80")], &[VIP]);
+    let lost = || health(&[("10.0.0.1:80", Some(0))], true);
+    let gained = || health(&[("10.0.0.1:80", Some(3))], false);
+    for keep_idle in [false, true] {
+        change(&mut record, |balancing| {
+            balancing.sorry_server = Some(SorryServer {
+                address: "10.0.0.9:8000".parse().unwrap(),
+                forwarding: ForwardingMethod::Masquerade,
+                keep_idle,
+            });
+        });
+        for before in [lost(), gained()] {
+            let before = desired(&record, Some(before), &KernelState::default()).state;
+            let unknown = RecordHealth::default();
+            for health in [None, Some(unknown)] {
+                let after = desired(&record, health, &before);
+                assert_eq!(plan(&after, &before, &Config::default()), []);
+            }
+        }
+    }
 }
 
 #[test]
