@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! UDP: each client has a socket of its own towards an endpoint, until both were silent for a minute.
+//! UDP: each client has a socket of its own towards an endpoint, until both were silent for a minute, or another
+//! client needs its place.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, recvfrom};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::limits::Place;
+use crate::limits::FlowPlace;
 use crate::metrics::{Counted, Direction, Kind};
 use crate::service::Lease;
 use crate::shared::{Client, Shared};
@@ -22,7 +27,12 @@ use crate::way::{Choice, Way};
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The largest datagram.
-pub(crate) const LARGEST: usize = 65_535;
+const LARGEST: usize = 65_535;
+
+thread_local! {
+    /// The buffer that datagrams are received in. Each is copied from here, so that a silent socket needs no memory.
+    static RECEIVED: RefCell<Box<[u8]>> = RefCell::new(vec![0; LARGEST].into());
+}
 
 /// Datagrams of one client that wait for their flow; more are lost, as on any network.
 pub(crate) const QUEUE: usize = 64;
@@ -37,10 +47,9 @@ type Flows = HashMap<SocketAddr, mpsc::Sender<Box<[u8]>>>;
 pub(crate) async fn serve(socket: UdpSocket, way: Arc<Way>, shared: Shared) {
     let (socket, mut flows) = (Arc::new(socket), Flows::new());
     let mut tasks = JoinSet::new();
-    let mut buffer = vec![0; LARGEST];
     loop {
         let received = tokio::select! {
-            received = socket.recv_from(&mut buffer) => received,
+            received = receive(&socket, &[]) => received,
             Some(ended) = tasks.join_next() => {
                 if let Ok(client) = ended {
                     // It may have a new flow already.
@@ -53,10 +62,9 @@ pub(crate) async fn serve(socket: UdpSocket, way: Arc<Way>, shared: Shared) {
             }
         };
         // An error belongs to a datagram that was sent before.
-        let Ok((length, peer)) = received else {
+        let Ok((mut datagram, peer)) = received else {
             continue;
         };
-        let mut datagram: Box<[u8]> = buffer[..length].into();
         if let Some(flow) = flows.get(&peer) {
             match flow.try_send(datagram) {
                 Err(mpsc::error::TrySendError::Closed(back)) => datagram = back,
@@ -76,6 +84,22 @@ pub(crate) async fn serve(socket: UdpSocket, way: Arc<Way>, shared: Shared) {
     }
 }
 
+/// Receives a datagram, behind a head, and the address of its sender.
+pub(crate) async fn receive(
+    socket: &UdpSocket,
+    head: &[u8],
+) -> io::Result<(Box<[u8]>, SocketAddr)> {
+    let receive = || {
+        RECEIVED.with_borrow_mut(|buffer| {
+            let (length, _, from) = recvfrom(socket, &mut buffer[..], RecvFlags::empty())?;
+            let from = from.ok_or(io::ErrorKind::InvalidData)?;
+            let datagram = [head, &buffer[..length]].concat();
+            Ok((datagram.into(), from.try_into()?))
+        })
+    };
+    socket.async_io(Interest::READABLE, receive).await
+}
+
 /// Datagrams between a client and its endpoint.
 pub(crate) struct Flow {
     /// Where the client sends to.
@@ -90,7 +114,7 @@ pub(crate) struct Flow {
     way: Arc<Way>,
     shared: Shared,
     _counted: Counted,
-    _place: Place,
+    place: FlowPlace,
 }
 
 /// Opens the flow of a client, if it may have one and there is an endpoint.
@@ -106,7 +130,7 @@ pub(crate) async fn open(
     if !way.permits(&client.addresses()) {
         return None;
     }
-    let place = shared.limits.enter(peer.ip(), local.ip()).ok()?;
+    let place = shared.limits.enter_flow(peer.ip(), local.ip()).ok()?;
     let mut tried = Vec::new();
     for _ in 0..TRIES {
         let Choice::To(endpoint, lease) = way.choose(client.identity, &tried) else {
@@ -125,7 +149,7 @@ pub(crate) async fn open(
                     way: Arc::clone(way),
                     shared: shared.clone(),
                     _counted: shared.metrics.count(Kind::UDP),
-                    _place: place,
+                    place,
                 });
             }
             Err(error) => {
@@ -151,28 +175,28 @@ async fn connected(endpoint: SocketAddr) -> std::io::Result<UdpSocket> {
 }
 
 impl Flow {
-    /// Runs until both sides are silent, the endpoint leaves, or it refuses.
+    /// Runs until both sides are silent, another flow needs the place, the endpoint leaves, or it refuses.
     pub(crate) async fn run(mut self, mut datagrams: mpsc::Receiver<Box<[u8]>>) {
         let sent = self.shared.metrics.bytes(Direction::to_endpoint);
         let answered = self.shared.metrics.bytes(Direction::to_client);
-        let head = self.head.len();
-        let mut buffer = [&self.head[..], &vec![0; LARGEST]].concat();
         let mut until = Instant::now() + IDLE;
         loop {
             let outcome = tokio::select! {
                 () = sleep_until(until) => return,
                 () = self.lease.ended() => return,
+                () = self.place.displaced() => return,
                 datagram = datagrams.recv() => {
                     let Some(datagram) = datagram else { return };
                     sent.inc_by(u64::try_from(datagram.len()).unwrap_or_default());
                     self.outside.send(&datagram).await.map(drop)
                 }
-                received = self.outside.recv(&mut buffer[head..]) => match received {
-                    Ok(length) => {
+                received = receive(&self.outside, &self.head) => match received {
+                    Ok((answer, _)) => {
+                        let length = answer.len() - self.head.len();
                         answered.inc_by(u64::try_from(length).unwrap_or_default());
                         self.way.reached(self.endpoint);
                         // A client that is gone does not matter to the endpoint.
-                        let _ = self.listener.send_to(&buffer[..head + length], self.peer).await;
+                        let _ = self.listener.send_to(&answer, self.peer).await;
                         Ok(())
                     }
                     Err(error) => Err(error),
@@ -186,6 +210,10 @@ impl Flow {
                 return;
             }
             until = Instant::now() + IDLE;
+            self.place.used();
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use portolan_e2e::ask::{PROMPT, address, ways};
 use portolan_e2e::cluster::{EchoPod, PATIENT, http_get, program};
 use portolan_e2e::objects::{service, slice_of, slices};
-use portolan_e2e::rig::{Family, Host, Process, Protocol, Rig, RigConfig};
+use portolan_e2e::rig::{Connection, Family, Host, Process, Protocol, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -115,6 +115,15 @@ impl Stage {
         let answered = self.inside.request(protocol, to, PROMPT);
         answered
             .unwrap_or_else(|error| panic!("{protocol:?} {to}: {error}"))
+            .name
+    }
+
+    /// The same for a client with a port of its own.
+    pub(crate) fn ask_from(&self, port: u16, protocol: Protocol, to: SocketAddr) -> String {
+        let ask = || Connection::open_from(port, protocol, to, PROMPT)?.ask();
+        let answered = self.inside.namespace().run(ask).unwrap();
+        answered
+            .unwrap_or_else(|error| panic!("{protocol:?} from port {port} to {to}: {error}"))
             .name
     }
 

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::Asked;
 use super::request::{self, Reply};
 use crate::limits::Place;
-use crate::udp::{self, LARGEST, QUEUE};
+use crate::udp::{self, QUEUE};
 
 /// Targets of one client at once.
 const TARGETS: usize = 256;
@@ -48,24 +48,22 @@ pub(super) async fn associate(
 /// Passes datagrams of a client on for ever.
 async fn pass_on(asked: &Asked, socket: &Arc<UdpSocket>, client: IpAddr) {
     let (mut flows, mut tasks) = (Flows::new(), JoinSet::new());
-    let mut buffer = vec![0; LARGEST];
     loop {
         let received = tokio::select! {
-            received = socket.recv_from(&mut buffer) => received,
+            received = udp::receive(socket, &[]) => received,
             Some(_) = tasks.join_next() => {
                 flows.retain(|_, flow| !flow.is_closed());
                 continue;
             }
         };
-        let Ok((length, from)) = received else {
+        let Ok((bytes, from)) = received else {
             continue;
         };
         // Only the client of the connection.
         if from.ip().to_canonical() != client.to_canonical() {
             continue;
         }
-        let bytes = &buffer[..length];
-        let Some((target, head)) = request::datagram(bytes).await else {
+        let Some((target, head)) = request::datagram(&bytes).await else {
             continue;
         };
         let (key, content) = ((from, Box::from(&bytes[..head])), Box::from(&bytes[head..]));

@@ -22,6 +22,16 @@ use crate::listen::Listen;
 /// The largest message.
 const LARGEST: usize = 4096;
 
+/// A request, or the answer to the request with this number: an answer may come when nobody waits for it any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Numbered<T> {
+    pub(crate) number: u64,
+    pub(crate) message: T,
+}
+
+/// The number of the answer that comes without a request, when the namespaces are ready.
+pub(crate) const READY: u64 = 0;
+
 /// What the agent asks for. Each request has one answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
@@ -35,7 +45,7 @@ pub(crate) enum Request {
     Start,
 }
 
-/// An answer. The first one comes without a request, when the namespaces are ready.
+/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// It is done. With the socket, if one was asked for.

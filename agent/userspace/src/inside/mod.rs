@@ -24,7 +24,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::listen::Listen;
-use channel::{Answer, Channel, Request};
+use channel::{Answer, Channel, Numbered, READY, Request};
 pub use process::{ARGUMENT, asked};
 
 /// Time for an answer of the process inside.
@@ -39,6 +39,9 @@ pub enum InsideError {
     /// The process inside has ended.
     #[error("the process inside of the namespaces has ended")]
     Ended,
+    /// It may still do what it was asked for.
+    #[error("the process inside of the namespaces does not answer within {PATIENCE:?}")]
+    Silent,
     /// It was refused.
     #[error("{0}")]
     Failed(String),
@@ -46,7 +49,15 @@ pub enum InsideError {
 
 /// The namespaces of a command. Clones are the same ones.
 #[derive(Debug, Clone)]
-pub struct Inside(Arc<Mutex<Channel>>);
+pub struct Inside(Arc<Mutex<Asker>>);
+
+/// The agent's end of the connection.
+#[derive(Debug)]
+struct Asker {
+    channel: Channel,
+    /// The number of the last request.
+    last: u64,
+}
 
 /// The process of a command that is to be started, or runs.
 #[derive(Debug)]
@@ -74,34 +85,55 @@ pub async fn make(
     let mut child = process.spawn()?;
     let channel = tokio::select! {
         accepted = timeout(PATIENCE, channel::accept(listener)) => {
-            accepted.map_err(|_| InsideError::Ended)??
+            accepted.map_err(|_| InsideError::Silent)??
         }
         _ = child.wait() => return Err(InsideError::Ended),
     };
-    answered(&channel).await?;
+    timeout(PATIENCE, answered(&channel, READY))
+        .await
+        .map_err(|_| InsideError::Silent)??;
     let running = Running {
         child,
         _directory: directory,
     };
-    Ok((Inside(Arc::new(Mutex::new(channel))), running))
+    Ok((Inside::new(channel), running))
 }
 
-/// Waits for an answer.
-async fn answered(channel: &Channel) -> Result<Option<OwnedFd>, InsideError> {
-    let received = timeout(PATIENCE, channel.receive()).await;
-    let received = received.map_err(|_| InsideError::Ended)??;
-    match received.ok_or(InsideError::Ended)? {
-        (Answer::Done, descriptor) => Ok(descriptor),
-        (Answer::Failed(why), _) => Err(InsideError::Failed(why)),
+/// Waits for the answer to a request.
+async fn answered(channel: &Channel, number: u64) -> Result<Option<OwnedFd>, InsideError> {
+    loop {
+        let received = channel.receive::<Numbered<Answer>>().await?;
+        let (answer, descriptor) = received.ok_or(InsideError::Ended)?;
+        match answer.message {
+            // It is that of a request that nobody waits for any more.
+            _ if answer.number != number => {}
+            Answer::Done => return Ok(descriptor),
+            Answer::Failed(why) => return Err(InsideError::Failed(why)),
+        }
+    }
+}
+
+impl Asker {
+    async fn ask(&mut self, message: Request) -> Result<Option<OwnedFd>, InsideError> {
+        self.last += 1;
+        let number = self.last;
+        self.channel
+            .send(&Numbered { number, message }, None)
+            .await?;
+        answered(&self.channel, number).await
     }
 }
 
 impl Inside {
+    fn new(channel: Channel) -> Self {
+        let last = READY;
+        Self(Arc::new(Mutex::new(Asker { channel, last })))
+    }
+
     async fn ask(&self, request: Request) -> Result<Option<OwnedFd>, InsideError> {
-        // Answers come in the order of requests.
-        let channel = self.0.lock().await;
-        channel.send(&request, None).await?;
-        answered(&channel).await
+        let mut asker = self.0.lock().await;
+        let answer = timeout(PATIENCE, asker.ask(request)).await;
+        answer.map_err(|_| InsideError::Silent)?
     }
 
     /// Routes an address to the namespace itself.
@@ -156,3 +188,6 @@ impl Running {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::channel::{self, Answer, Channel, Request};
+use super::channel::{self, Answer, Channel, Numbered, READY, Request};
 use super::namespaces;
 use crate::listen::listen;
 
@@ -44,7 +44,8 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let (program, arguments) = command.split_first()?;
     let socket = channel::connect(Path::new(&socket)).ok()?;
     if let Err(error) = namespaces::enter(Path::new(&resolv_conf)) {
-        let answer = serde_json::to_vec(&Answer::Failed(error.to_string())).ok()?;
+        let answer = numbered(READY, Answer::Failed(error.to_string()));
+        let answer = serde_json::to_vec(&answer).ok()?;
         channel::send(socket.as_fd(), &answer, None).ok()?;
         return None;
     }
@@ -56,38 +57,59 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
 }
 
 /// Serves the agent, and runs the command when that asks for it.
-async fn serve(socket: OwnedFd, mut command: Command) -> io::Result<ExitCode> {
+async fn serve(socket: OwnedFd, command: Command) -> io::Result<ExitCode> {
     let channel = Channel::new(socket)?;
     let (connection, handle, _) = rtnetlink::new_connection()?;
     tokio::spawn(connection);
     let up = namespaces::bring_up(&handle).await;
-    channel.send(&answer(&up), None).await?;
-    let mut signals = Signals::new()?;
+    channel.send(&numbered(READY, answer(&up)), None).await?;
+    until_end(&channel, &handle, command).await
+}
+
+/// Handles requests and signals until the command ends. It ends with the agent.
+pub(super) async fn until_end(
+    channel: &Channel,
+    handle: &Handle,
+    mut command: Command,
+) -> io::Result<ExitCode> {
     let mut child = None;
+    match follow(channel, handle, &mut command, &mut child).await {
+        Ok(code) => Ok(code),
+        Err(_) => without_agent(child).await,
+    }
+}
+
+/// Handles requests and signals until the command ends, or the agent cannot be heard or answered any more.
+async fn follow(
+    channel: &Channel,
+    handle: &Handle,
+    command: &mut Command,
+    child: &mut Option<Child>,
+) -> io::Result<ExitCode> {
+    let mut signals = Signals::new()?;
     loop {
         tokio::select! {
-            status = ended(&mut child) => return Ok(exit_code(status?)),
+            status = ended(child) => return Ok(exit_code(status?)),
             // A terminal tells the command too.
             _ = signals.interrupt.recv() => {}
             _ = signals.terminate.recv() => tell(child.as_ref()),
-            request = channel.receive::<Request>() => match request? {
-                None => return without_agent(child).await,
-                Some((Request::Start, _)) => match command.spawn() {
-                    Ok(started) => {
-                        child = Some(started);
-                        channel.send(&Answer::Done, None).await?;
-                    }
-                    Err(error) => {
-                        let failed = Answer::Failed(error.to_string());
-                        channel.send(&failed, None).await?;
-                        let is_missing = error.kind() == io::ErrorKind::NotFound;
-                        return Ok(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_RUN }));
-                    }
-                },
-                Some((request, _)) => handled(&channel, &handle, request).await?,
-            },
+            request = channel.receive::<Numbered<Request>>() => {
+                let (request, _) = request?.ok_or(io::ErrorKind::UnexpectedEof)?;
+                let handled = handled(handle, command, child, request.message).await;
+                let socket = handled.as_ref().ok().and_then(Option::as_ref);
+                let answer = numbered(request.number, answer(&handled));
+                channel.send(&answer, socket.map(OwnedFd::as_fd)).await?;
+                if let Err(Failure::Start(error)) = handled {
+                    let is_missing = error.kind() == io::ErrorKind::NotFound;
+                    return Ok(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_RUN }));
+                }
+            }
         }
     }
+}
+
+fn numbered<T>(number: u64, message: T) -> Numbered<T> {
+    Numbered { number, message }
 }
 
 /// Signals that this process outlives.
@@ -105,28 +127,36 @@ impl Signals {
     }
 }
 
-/// Handles a request about routes and sockets.
-async fn handled(channel: &Channel, handle: &Handle, request: Request) -> io::Result<()> {
-    match request {
-        Request::Route(address) => {
-            let routed = namespaces::route(handle, address).await;
-            channel.send(&answer(&routed), None).await
-        }
-        Request::NoRoute(address) => {
-            let deleted = namespaces::unroute(handle, address).await;
-            channel.send(&answer(&deleted), None).await
-        }
-        Request::Open(wanted) => match listen(&wanted) {
-            Ok(socket) => channel.send(&Answer::Done, Some(socket.as_fd())).await,
-            Err(error) => channel.send(&Answer::Failed(error.to_string()), None).await,
-        },
-        Request::Start => Ok(()),
-    }
+/// Why a request is not done.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Route(#[from] rtnetlink::Error),
+    #[error(transparent)]
+    Open(io::Error),
+    #[error(transparent)]
+    Start(io::Error),
 }
 
-fn answer<E: std::fmt::Display>(result: &Result<(), E>) -> Answer {
+/// Handles a request; returns the socket that it asks for.
+async fn handled(
+    handle: &Handle,
+    command: &mut Command,
+    child: &mut Option<Child>,
+    request: Request,
+) -> Result<Option<OwnedFd>, Failure> {
+    match request {
+        Request::Route(address) => namespaces::route(handle, address).await?,
+        Request::NoRoute(address) => namespaces::unroute(handle, address).await?,
+        Request::Open(wanted) => return listen(&wanted).map(Some).map_err(Failure::Open),
+        Request::Start => *child = Some(command.spawn().map_err(Failure::Start)?),
+    }
+    Ok(None)
+}
+
+fn answer<T, E: std::fmt::Display>(result: &Result<T, E>) -> Answer {
     match result {
-        Ok(()) => Answer::Done,
+        Ok(_) => Answer::Done,
         Err(error) => Answer::Failed(error.to_string()),
     }
 }
