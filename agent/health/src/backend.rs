@@ -5,9 +5,10 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_model::check::{HealthPolicy, InitialState};
+use portolan_model::check::{Check, HealthPolicy, InitialState};
 use serde::{Deserialize, Serialize};
 
 use crate::judgement::Judgement;
@@ -81,7 +82,7 @@ pub(crate) struct Machine {
 /// One check of the backend.
 #[derive(Debug, Clone)]
 struct Checked {
-    assigned: Assigned,
+    check: Arc<Check>,
     judgement: Judgement,
     weight: Option<DynamicWeight>,
     administrative: Administrative,
@@ -89,10 +90,11 @@ struct Checked {
 }
 
 impl Checked {
-    fn new(assigned: &Assigned, judgement: Judgement) -> Self {
+    /// A check that has no result yet.
+    fn new(assigned: &Assigned) -> Self {
         Self {
-            assigned: assigned.clone(),
-            judgement,
+            check: Arc::clone(&assigned.check),
+            judgement: Judgement::Unknown,
             weight: None,
             administrative: Administrative::Enabled,
             reason: None,
@@ -124,28 +126,22 @@ impl Machine {
             factor: 1,
             quiet_since: now,
             rose: None,
-            checks: checks
-                .map(|each| Checked::new(each, Judgement::Unknown))
-                .collect(),
+            checks: checks.map(Checked::new).collect(),
             hash,
         }
     }
 
     fn restored(backend: &Backend, saved: &SavedBackend) -> Self {
-        let judgement = match saved.state {
-            State::Probing => Judgement::Unknown,
-            State::Up | State::Ramping => Judgement::Passing { fails: 0 },
-            State::Down => Judgement::Failing { passes: 0 },
-        };
         let checks = backend
             .checks
             .iter()
             .enumerate()
             .map(|(index, each)| Checked {
+                judgement: saved.judgements.get(index).copied().unwrap_or_default(),
                 weight: saved.weights.get(index).copied().flatten(),
                 administrative: saved.administrative.get(index).copied().unwrap_or_default(),
                 reason: saved.reason.clone(),
-                ..Checked::new(each, judgement)
+                ..Checked::new(each)
             });
         Self {
             state: saved.state,
@@ -170,6 +166,7 @@ impl Machine {
             since: self.since,
             factor: self.factor,
             quiet_since: self.quiet_since,
+            judgements: checks.clone().map(|each| each.judgement).collect(),
             weights: checks.clone().map(|each| each.weight).collect(),
             administrative: checks.map(|each| each.administrative).collect(),
             reason: self.reason.clone(),
@@ -186,9 +183,9 @@ impl Machine {
     ) -> Option<Change> {
         let old = std::mem::take(&mut self.checks);
         let keep = |each: &Assigned| {
-            let same = old.iter().find(|old| old.assigned == *each);
-            same.cloned()
-                .unwrap_or_else(|| Checked::new(each, Judgement::Unknown))
+            // Whatever its way: that is known late, and another after a restart.
+            let same = old.iter().find(|old| old.check == each.check);
+            same.cloned().unwrap_or_else(|| Checked::new(each))
         };
         self.checks = backend.checks.iter().map(keep).collect();
         self.hash = CheckHash::of(backend.checks.iter());
@@ -205,12 +202,12 @@ impl Machine {
     ) -> Option<Change> {
         let factor = u32::from(self.factor_at(now));
         let is_silent = |checked: &Checked| {
-            let timers = &checked.assigned.check.timers;
+            let timers = &checked.check.timers;
             let patience = timers.interval.min(SPREAD) + timers.timeout * 2;
             self.state == State::Probing && now.saturating_sub(self.since) >= patience
         };
         let checked = self.checks.get(check)?;
-        let (is_silent, timers) = (is_silent(checked), checked.assigned.check.timers);
+        let (is_silent, timers) = (is_silent(checked), checked.check.timers);
         let rise = timers.rise.saturating_mul(factor);
         let checked = self.checks.get_mut(check)?;
         match outcome {
@@ -231,7 +228,7 @@ impl Machine {
     /// The time until the next probe of one check.
     pub(crate) fn next_probe(&self, check: usize) -> Option<Duration> {
         let checked = self.checks.get(check)?;
-        Some(checked.judgement.next(&checked.assigned.check.timers))
+        Some(checked.judgement.next(&checked.check.timers))
     }
 
     /// Ends a ramp whose time is over.

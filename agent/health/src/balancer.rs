@@ -31,6 +31,8 @@ pub struct Balancer {
     overrides: BTreeMap<SocketAddr, Administrative>,
     /// `None` until it is decided for the first time.
     quorum: Option<bool>,
+    /// Loss of the quorum by results, not for want of them, at the last decision.
+    is_lost: bool,
 }
 
 /// Effect of one outcome.
@@ -63,6 +65,7 @@ impl Balancer {
             machines,
             overrides: BTreeMap::new(),
             quorum: saved.and_then(|saved| saved.quorum),
+            is_lost: saved.is_some_and(|saved| saved.is_lost),
         }
     }
 
@@ -150,6 +153,7 @@ impl Balancer {
         SavedBalancer {
             key,
             quorum: self.quorum,
+            is_lost: self.is_lost,
             backends: backends
                 .map(|(address, machine)| machine.save(*address))
                 .collect(),
@@ -165,13 +169,20 @@ impl Balancer {
             .map(View::weight)
             .sum();
         let kept = kept(&views, &self.wanted.policy, healthy);
+        let probing = views.iter().filter(|each| each.is_probing());
+        let possible = healthy + probing.map(View::weight).sum::<u64>();
         let quorum = decide_quorum(self.quorum, &self.wanted.policy, healthy);
-        let sorry = self.wanted.has_sorry_server && !quorum;
+        // From now on it is gained as one that is not there.
+        let can_be_gained = decide_quorum(Some(false), &self.wanted.policy, possible);
+        // A quorum that is lost stays so until it is gained.
+        let is_quorum_open = !quorum && !self.is_lost && can_be_gained;
+        let sorry = self.wanted.has_sorry_server && !quorum && !is_quorum_open;
         let all = self.wanted.backends.values().map(|each| each.weight);
         let factor = weight::factor(self.wanted.policy.slow_start, all.max().unwrap_or(0));
         let mut verdicts = Verdicts {
             sorry,
             quorum,
+            is_quorum_open,
             healthy_weight: healthy,
             ..Verdicts::default()
         };
@@ -187,6 +198,7 @@ impl Balancer {
                 .insert(view.address, view.status(is_kept, now));
         }
         self.quorum = Some(quorum);
+        self.is_lost = !quorum && !is_quorum_open;
         verdicts
     }
 
@@ -227,6 +239,11 @@ impl View<'_> {
     /// Whether it takes connections because it is up. One that asks for weight 0 takes none.
     fn is_healthy(&self) -> bool {
         self.is_enabled() && self.machine.state.is_up() && self.kernel_weight(1) > 0
+    }
+
+    /// Returns `true` if it takes connections as soon as its checks pass.
+    fn is_probing(&self) -> bool {
+        self.is_enabled() && self.machine.state == State::Probing
     }
 
     fn is_enabled(&self) -> bool {

@@ -5,11 +5,13 @@
 use std::time::Duration;
 
 use portolan_model::check::Timers;
+use serde::{Deserialize, Serialize};
 
 /// The judgement of one check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Judgement {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Judgement {
     /// No result yet; the first one decides alone.
+    #[default]
     Unknown,
     /// It passes.
     Passing {

@@ -19,6 +19,7 @@ mod weight;
 
 pub use backend::{Change, State};
 pub use balancer::{Balancer, Told};
+pub use judgement::Judgement;
 pub use outcome::{Administrative, DynamicWeight, Outcome, Reason, Word};
 pub use saved::{CheckHash, MAX_AGE, Saved, SavedBackend, SavedBalancer};
 pub use verdict::{BackendStatus, Presence, Step, Verdict, Verdicts, steps};

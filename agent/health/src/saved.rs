@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Administrative, Assigned, DynamicWeight, Reason, State};
+use crate::{Administrative, Assigned, DynamicWeight, Judgement, Reason, State};
 
 /// The age from which saved states are not believed.
 pub const MAX_AGE: Duration = Duration::from_secs(600);
@@ -40,6 +40,9 @@ pub struct SavedBalancer<K> {
     pub key: K,
     /// Whether it has quorum; `None` if that was never decided.
     pub quorum: Option<bool>,
+    /// Loss of the quorum by results. Files of earlier versions do not have it: it is decided anew.
+    #[serde(default)]
+    pub is_lost: bool,
     /// Its backends, in the order of their addresses.
     pub backends: Vec<SavedBackend>,
 }
@@ -59,6 +62,10 @@ pub struct SavedBackend {
     pub factor: u8,
     /// When the factor last changed, or the backend last came up or went down.
     pub quiet_since: Duration,
+    /// Judgements of its checks, in the order of the checks; without one a check has no result yet. Files of earlier
+    /// versions have none.
+    #[serde(default)]
+    pub judgements: Vec<Judgement>,
     /// Weights that its checks give, in the order of the checks.
     pub weights: Vec<Option<DynamicWeight>>,
     /// States that it asks for, in the order of the checks.

@@ -39,6 +39,8 @@ pub struct Verdicts {
     pub sorry: bool,
     /// Whether enough weight is healthy.
     pub quorum: bool,
+    /// A quorum that backends without a result can still bring.
+    pub is_quorum_open: bool,
     /// Configured weight of all healthy backends.
     pub healthy_weight: u64,
     /// States by backend, for people and metrics.

@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
+use crate::blocking::Files;
 use crate::kinds::icmp::Pinger;
 use crate::kinds::tls::Configs;
 use crate::patterns::Patterns;
 use crate::programs::Programs;
 
-/// What all probes share: compiled patterns, TLS configurations, ICMP sockets. A clone is the same.
+/// What all probes share: compiled patterns, TLS configurations, ICMP sockets, reads of files. A clone is the same.
 #[derive(Debug, Clone, Default)]
 pub struct Context(Arc<Shared>);
 
@@ -19,6 +20,7 @@ struct Shared {
     tls: Configs,
     pinger: Pinger,
     programs: Programs,
+    files: Files,
 }
 
 impl Context {
@@ -45,5 +47,9 @@ impl Context {
 
     pub(crate) fn programs(&self) -> &Programs {
         &self.0.programs
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        &self.0.files
     }
 }

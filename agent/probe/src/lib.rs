@@ -66,6 +66,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod context;
 mod engine;
 mod fault;

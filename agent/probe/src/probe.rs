@@ -35,6 +35,6 @@ fn run<'a>(
         Probe::Icmp => Box::pin(within(limit, icmp::run(target, context))),
         Probe::Exec(probe) => Box::pin(exec::run(probe, target, context, limit)),
         Probe::Agent(probe) => Box::pin(agent::run(probe, target, limit)),
-        Probe::File(probe) => Box::pin(within(limit, file::run(probe))),
+        Probe::File(probe) => Box::pin(within(limit, file::run(probe, context))),
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use nix::unistd::User;
 use tokio::process::Command;
 
+use crate::blocking::Blocking;
 use crate::fault::{Checked, Stop};
 
 /// The search path of programs that start others. Nothing else of the agent's environment is passed
@@ -19,9 +20,16 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// The user that runs programs, and the directories that they must be in: `spec.scripts` of a `Director`. Clones are the
 /// same.
 #[derive(Debug, Clone)]
-pub struct Programs(Arc<RwLock<Option<Rules>>>);
+pub struct Programs(Arc<Inner>);
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
+struct Inner {
+    rules: RwLock<Option<Rules>>,
+    /// Searches for a program by rules.
+    searches: Blocking<(Rules, PathBuf), Checked<Option<User>>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Rules {
     /// `None` for the agent's own.
     user: Option<String>,
@@ -32,7 +40,9 @@ struct Rules {
 /// The agent's own user, and any directory.
 impl Default for Programs {
     fn default() -> Self {
-        Self(Arc::new(RwLock::new(Some(Rules::default()))))
+        let programs = Self::waiting();
+        programs.set(None, Vec::new());
+        programs
     }
 }
 
@@ -46,12 +56,12 @@ impl Programs {
     /// Sets the user, `None` for the agent's own, and the absolute paths of the directories, none for any. It holds
     /// for programs that are started afterwards.
     pub fn set(&self, user: Option<String>, directories: Vec<PathBuf>) {
-        let mut rules = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.0.rules.write().unwrap_or_else(PoisonError::into_inner);
         *rules = Some(Rules { user, directories });
     }
 
     fn rules(&self) -> Checked<Rules> {
-        let rules = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner);
         let waiting = || Stop::ours("no program is started before the files are read");
         rules.clone().ok_or_else(waiting)
     }
@@ -59,11 +69,10 @@ impl Programs {
     /// A program with its arguments, in a process group and with an environment of its own.
     pub(crate) async fn command(&self, command: &[String], output: Stdio) -> Checked<Command> {
         let (program, arguments) = command.split_first().ok_or(Stop::ours("no program"))?;
-        let rules = self.rules()?;
-        let file = PathBuf::from(program);
+        let key = (self.rules()?, PathBuf::from(program));
         // Files and users are looked up anew, since both may change while the agent runs.
-        let looked_up = tokio::task::spawn_blocking(move || rules.look_up(&file)).await;
-        let user = looked_up.map_err(Stop::ours)??;
+        let look_up = |(rules, file): &(Rules, PathBuf)| rules.look_up(file);
+        let user = self.0.searches.run(&key, look_up).await??;
         let mut command = Command::new(program);
         command
             .args(arguments)

@@ -136,6 +136,7 @@ mod tests {
             balancers: vec![portolan_health::SavedBalancer {
                 key: ("default/web".to_owned(), 80),
                 quorum: Some(true),
+                is_lost: false,
                 backends: Vec::new(),
             }],
         }

@@ -11,6 +11,7 @@ mod director;
 mod findings;
 mod forwarding;
 mod frontend;
+mod host;
 mod probe;
 mod tls;
 
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub(crate) use balancer::load_balancer;
 pub(crate) use director::director;
 pub(crate) use findings::{Finding, Findings};
+pub(crate) use host::name_of;
 pub(crate) use probe::RCODES;
 
 use crate::document::Period;

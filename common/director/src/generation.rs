@@ -10,7 +10,7 @@ use crate::convert::{self, Finding, Findings};
 use crate::director::Director;
 use crate::document::API_VERSION;
 use crate::problem::{Position, Problem};
-use crate::read::{Format, Node, Piece, check, split, without};
+use crate::read::{Format, Node, Path, Piece, Value, check, split, without};
 use crate::rules::{Already, Placed, together};
 use crate::schema;
 
@@ -135,6 +135,21 @@ fn finish(
     Err(reader.problems)
 }
 
+/// Whether a document is a director's: its API group or its kind says so. If only one of them does, the other one is
+/// mistyped, and an error.
+#[must_use]
+pub fn is_ours(api_version: Option<&str>, kind: Option<&str>) -> bool {
+    let is_group = api_version.is_some_and(|version| version.starts_with("portolan.dev/"));
+    let kind = kind.map(|kind| kind.strip_suffix("List").unwrap_or(kind));
+    is_group || kind.is_some_and(|kind| ["LoadBalancer", "Director"].contains(&kind))
+}
+
+/// The `apiVersion` and the `kind` of a document.
+fn identity(document: &Node) -> (Option<&str>, Option<&str>) {
+    let text = |field| document.get(field).and_then(Node::text);
+    (text("apiVersion"), text("kind"))
+}
+
 #[derive(Default)]
 struct Reader {
     balancers: Vec<Placed<Arc<LoadBalancer>>>,
@@ -182,40 +197,57 @@ impl Reader {
     }
 
     fn document(&mut self, file: &str, document: Node) {
-        let text = |field| document.get(field).and_then(Node::text);
-        match (text("apiVersion"), text("kind")) {
-            (Some(version), kind) if !version.starts_with("portolan.dev/") => {
-                self.not_ours.push(NotOurs {
-                    file: file.to_owned(),
-                    at: document.at,
-                    api_version: version.to_owned(),
-                    kind: kind.unwrap_or_default().to_owned(),
-                });
-            }
-            // Lists of Kubernetes objects have none at times.
-            (None, Some(kind)) if !["LoadBalancer", "Director"].contains(&kind) => {
-                self.not_ours.push(NotOurs {
-                    file: file.to_owned(),
-                    at: document.at,
-                    api_version: String::new(),
-                    kind: kind.to_owned(),
-                });
-            }
+        match identity(&document) {
             (Some(API_VERSION), Some("LoadBalancer")) => self.load_balancer(file, document),
             (Some(API_VERSION), Some("Director")) => self.director(file, document),
+            (None, None) => self.unknown(file, &document),
+            (version, kind) if is_ours(version, kind) => self.unknown(file, &document),
             (version, kind) => {
-                let (field, expected, found) = if version == Some(API_VERSION) {
-                    ("kind", "LoadBalancer or Director", kind)
-                } else {
-                    ("apiVersion", API_VERSION, version)
-                };
-                let found =
-                    found.map_or_else(|| String::from("missing"), |text| format!("{text:?}"));
+                self.not_ours.push(NotOurs {
+                    file: file.to_owned(),
+                    at: document.at,
+                    // Lists of Kubernetes objects have none at times.
+                    api_version: version.unwrap_or_default().to_owned(),
+                    kind: kind.unwrap_or_default().to_owned(),
+                });
+                self.items(file, &document);
+            }
+        }
+    }
+
+    /// Reports a document of ours without a right version and kind.
+    fn unknown(&mut self, file: &str, document: &Node) {
+        let (field, expected, found) = match identity(document) {
+            (Some(API_VERSION), kind) => ("kind", "LoadBalancer or Director", kind),
+            (version, _) => ("apiVersion", API_VERSION, version),
+        };
+        let found = found.map_or_else(|| String::from("missing"), |text| format!("{text:?}"));
+        self.problems.push(Problem {
+            file: file.to_owned(),
+            at: document.locate(field),
+            field: field.to_owned(),
+            message: format!("{found}: expected {expected}"),
+        });
+    }
+
+    /// Reports objects of ours in a list of others, which nobody reads there.
+    fn items(&mut self, file: &str, list: &Node) {
+        let Some(Value::List(items)) = list.get("items").map(|items| &items.value) else {
+            return;
+        };
+        for (index, item) in items.iter().enumerate() {
+            let (version, kind) = identity(item);
+            if is_ours(version, kind) {
+                let kind = kind.unwrap_or("an object of portolan.dev");
                 self.problems.push(Problem {
                     file: file.to_owned(),
-                    at: document.locate(field),
-                    field: field.to_owned(),
-                    message: format!("{found}: expected {expected}"),
+                    at: item.at,
+                    field: Path::default()
+                        .field("items")
+                        .item(index)
+                        .as_str()
+                        .to_owned(),
+                    message: format!("{kind} in a list: expected a document of its own"),
                 });
             }
         }

@@ -51,7 +51,7 @@ pub use explain::explain;
 pub use fleet::{MAX_SENT_BYTES, unsupported_from_controller};
 pub use forwarding::{Forwarding, Persistence, Thresholds, Tunnel};
 pub use frontend::{Claim, Frontend, Packets};
-pub use generation::{File, Former, Generation, NotOurs, parse, parse_again};
+pub use generation::{File, Former, Generation, NotOurs, is_ours, parse, parse_again};
 pub use manual::manual;
 pub use object::{ObjectName, Tags};
 pub use problem::{Position, Problem, not_applied};

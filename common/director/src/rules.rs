@@ -8,9 +8,11 @@
 mod probes;
 mod scheduling;
 mod servers;
+mod sockets;
 mod together;
 
 pub(crate) use probes::frontend_of;
+pub(crate) use sockets::{Same, Sockets};
 pub use together::{Already, Claims, taken};
 pub(crate) use together::{Placed, together};
 

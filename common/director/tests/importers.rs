@@ -94,6 +94,18 @@ fn keepalived_with_all_that_maps() {
 }
 
 #[test]
+fn a_virtual_host_of_keepalived_is_a_server_name_without_its_port() {
+    let import = keepalived(
+        "virtual_server 192.0.2.10 443 {\n  real_server 10.0.0.1 443 {\n    SSL_GET {\n      enable_sni\n      \
+         virtualhost www.example.org:8443\n      url {\n        path /\n      }\n    }\n  }\n}\n",
+    );
+    assert_eq!(errors(&import), [""; 0]);
+    let yaml = import.to_yaml();
+    assert!(yaml.contains("host: www.example.org:8443"), "{yaml}");
+    assert!(yaml.contains("serverName: www.example.org\n"), "{yaml}");
+}
+
+#[test]
 fn ldirectord_with_all_that_maps() {
     let import = ldirectord(include_str!("import/ldirectord.cf"), false);
     compare_all("ldirectord", &import);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use portolan_model::check::{Check, Probe, TcpProbe};
 
 use super::*;
+use crate::Way;
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -287,4 +288,42 @@ fn a_saved_state_holds_only_for_the_same_checks() {
     assert_eq!(same.save(saved.address), saved);
     let arc: Arc<[Assigned]> = backend(2).checks;
     assert_eq!(saved.checks, CheckHash::of(arc.iter()));
+}
+
+#[test]
+fn each_check_has_its_own_judgement_after_a_restart() {
+    let mut rig = Rig::new(3, HealthPolicy::default());
+    let silent = Outcome::Word(Word::default());
+    let weight = Some(DynamicWeight::Percent(50));
+    // The second check is one by words, which need not say that all is well; the third one has one failure.
+    rig.take(1, &silent);
+    rig.take(2, &Outcome::Pass { weight });
+    rig.take(2, &Outcome::fail("refused"));
+    assert_eq!(rig.fail(), State::Down);
+    let saved = rig.machine.save("10.0.0.1:80".parse().unwrap());
+    rig.machine = Machine::new(&backend(3), &rig.policy, Some(&saved), rig.now);
+    assert_eq!(rig.take(1, &silent), State::Down);
+    assert_eq!(rig.pass(), State::Down);
+    assert_eq!(rig.pass(), State::Up);
+    assert_eq!(rig.machine.dynamic(1), weight);
+    let fails = [0; 2].map(|_| rig.take(2, &Outcome::fail("refused")));
+    assert_eq!(fails, [State::Up, State::Down], "the third in a row");
+}
+
+#[test]
+fn a_check_by_another_way_keeps_its_results() {
+    let mut rig = Rig::new(1, HealthPolicy::default());
+    let weight = Some(DynamicWeight::Percent(50));
+    rig.take(0, &Outcome::Pass { weight });
+    assert_eq!(rig.fail(), State::Up);
+    let mut other = backend(1);
+    let way = Way {
+        address: "192.0.2.1:80".parse().unwrap(),
+        mark: 7,
+        source: None,
+    };
+    Arc::make_mut(&mut other.checks)[0].way = Some(way);
+    assert_eq!(rig.machine.update(&other, &rig.policy, rig.now), None);
+    assert_eq!(rig.machine.dynamic(1), weight);
+    assert_eq!([rig.fail(), rig.fail()], [State::Up, State::Down]);
 }

@@ -152,6 +152,55 @@ fn without_a_sorry_server_a_lost_quorum_is_only_told() {
 }
 
 #[test]
+fn quorum_is_not_lost_while_backends_without_a_result_may_have_it() {
+    let policy = HealthPolicy {
+        quorum: 2,
+        ..HealthPolicy::default()
+    };
+    let mut balancer = balancer(&[1, 1, 1], policy, true);
+    assert!(!balancer.verdicts(NOW).sorry);
+    make(&mut balancer, 1, false, NOW);
+    assert!(!balancer.verdicts(NOW).sorry);
+    make(&mut balancer, 2, true, NOW);
+    let verdicts = balancer.verdicts(NOW);
+    assert_eq!((weights(&verdicts), verdicts.sorry), (vec![0, 1, 0], false));
+    make(&mut balancer, 3, false, NOW);
+    let verdicts = balancer.verdicts(NOW);
+    assert_eq!((weights(&verdicts), verdicts.sorry), (vec![0, 0, 0], true));
+    // Once it is lost, a new backend does not make it unknown again.
+    let mut larger = wanted(&[1, 1, 1, 1], policy);
+    larger.has_sorry_server = true;
+    balancer.update(Arc::new(larger), NOW);
+    let verdicts = balancer.verdicts(NOW);
+    assert_eq!((weights(&verdicts), verdicts.sorry), (vec![0; 4], true));
+    make(&mut balancer, 4, true, NOW);
+    let verdicts = balancer.verdicts(NOW);
+    assert_eq!(
+        (weights(&verdicts), verdicts.sorry),
+        (vec![0, 1, 0, 1], false)
+    );
+}
+
+#[test]
+fn asking_again_makes_no_open_quorum_lost() {
+    let policy = HealthPolicy {
+        quorum: 3,
+        hysteresis: 2,
+        ..HealthPolicy::default()
+    };
+    for (probing, is_open) in [(4, false), (5, true)] {
+        let mut balancer = balancer(&[3, probing], policy, true);
+        make(&mut balancer, 1, true, NOW);
+        assert!(balancer.verdicts(NOW).quorum);
+        balancer.set_override(address(1), Some(Administrative::Drain));
+        for _ in 0..2 {
+            let verdicts = balancer.verdicts(NOW);
+            assert_eq!((verdicts.is_quorum_open, verdicts.quorum), (is_open, false));
+        }
+    }
+}
+
+#[test]
 fn quorum_has_hysteresis() {
     let policy = HealthPolicy {
         quorum: 4,

@@ -31,14 +31,19 @@ fn question(probe: &DnsProbe) -> Checked<Message> {
     let bad = |what: &str| Stop::ours(format_args!("{what:?} is not of DNS"));
     let mut name = Name::from_ascii(&probe.name).map_err(|_| bad(&probe.name))?;
     name.set_fqdn(true);
-    let record_type: RecordType = probe
-        .record_type
-        .parse()
-        .map_err(|_| bad(&probe.record_type))?;
+    let record_type = record_type(&probe.record_type).ok_or_else(|| bad(&probe.record_type))?;
     let mut question = Message::new(fastrand::u16(..), MessageType::Query, OpCode::Query);
     question.metadata.recursion_desired = true;
     question.add_query(Query::query(name, record_type));
     Ok(question)
+}
+
+/// A type by its name, or by its number as in `TYPE65` (RFC 3597, section 5).
+fn record_type(name: &str) -> Option<RecordType> {
+    match name.strip_prefix("TYPE") {
+        Some(number) => number.parse::<u16>().ok().map(RecordType::from),
+        None => name.parse().ok(),
+    }
 }
 
 async fn over_udp(packet: &[u8], target: &Target) -> Checked<Vec<u8>> {
@@ -83,5 +88,28 @@ fn judge(probe: &DnsProbe, question: &Message, answer: &Message) -> Checked<()> 
     match probe.answers.iter().find(|address| !has(**address)) {
         None => Ok(()),
         Some(missing) => Err(Stop::fails(format_args!("{missing} is not in the answer"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_have_names_and_numbers() {
+        let number = |record_type: &str| {
+            let record_type = record_type.to_owned();
+            let probe = DnsProbe {
+                record_type,
+                ..DnsProbe::default()
+            };
+            question(&probe).map(|question| u16::from(question.queries[0].query_type()))
+        };
+        assert_eq!(number("AAAA"), Ok(28));
+        assert_eq!(number("TYPE65"), Ok(65));
+        assert_eq!(number("TYPE4242"), Ok(4_242));
+        for bad in ["TYPE", "TYPE65536", "AAA"] {
+            assert!(matches!(number(bad), Err(Stop::Ours(_))), "{bad}");
+        }
     }
 }

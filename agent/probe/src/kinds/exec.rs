@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::agent;
 use super::connection::beside;
-use crate::fault::{Checked, Stop, within};
+use crate::fault::{Checked, Stop};
 use crate::{Context, Programs, Target};
 
 /// The time between the request to end and the end by force.
@@ -28,18 +28,37 @@ pub(crate) async fn run(
     context: &Context,
     limit: Duration,
 ) -> Checked<Outcome> {
-    let mut command = command(probe, target, context).await?;
-    let child = command
-        .spawn()
-        .map_err(|error| Stop::local(&probe.command[0], &error))?;
-    let mut group = Group::new(child)?;
-    match within(limit, group.end()).await {
-        Ok((status, output)) => judge(probe.weight_from, status, &output),
-        Err(late) => {
-            group.terminate();
-            Err(late)
-        }
+    let start = async {
+        let mut command = command(probe, target, context).await?;
+        let child = command.spawn();
+        child.map_err(|error| Stop::local(&probe.command[0], &error))
+    };
+    let late = || Stop::fails(format_args!("not done within {limit:?}"));
+    let (status, output) = ended(start, limit, late).await?;
+    judge(probe.weight_from, status, &output)
+}
+
+/// Starts a program, and waits for its end. When its time is over, the search for its file included, it is asked to end.
+async fn ended(
+    start: impl Future<Output = Checked<Child>>,
+    limit: Duration,
+    late: impl FnOnce() -> Stop,
+) -> Checked<(ExitStatus, String)> {
+    let mut group = None;
+    let exchange = async {
+        let started = group.insert(Group::new(start.await?)?);
+        started.end().await
+    };
+    let ended = match timeout(limit, exchange).await {
+        Ok(ended) => ended,
+        Err(_) => Err(late()),
+    };
+    if ended.is_err()
+        && let Some(group) = group
+    {
+        group.terminate();
     }
+    ended
 }
 
 /// Runs a program that is no check, with these variables; an error says why it failed. It is ended like one of a check
@@ -53,24 +72,16 @@ pub async fn run_program(
     variables: &[(&str, String)],
     limit: Duration,
 ) -> Result<(), String> {
-    let run = async {
+    let start = async {
         let mut command = programs.command(command, Stdio::null()).await?;
         command.envs(variables.iter().map(|(name, value)| (*name, value)));
         let child = command.spawn();
-        let child = child.map_err(|error| Stop::ours(format_args!("not started: {error}")))?;
-        let mut group = Group::new(child)?;
-        match timeout(limit, group.end()).await {
-            Ok(ended) => judge(WeightFrom::None, ended?.0, ""),
-            Err(_) => {
-                group.terminate();
-                Err(Stop::fails(format_args!(
-                    "not finished in {limit:?}: ended"
-                )))
-            }
-        }
+        child.map_err(|error| Stop::ours(format_args!("not started: {error}")))
     };
-    let ended: Checked<Outcome> = run.await;
-    ended.map(drop).map_err(|stop| match stop {
+    let late = || Stop::fails(format_args!("not finished in {limit:?}: ended"));
+    let ended = ended(start, limit, late).await;
+    let judged = ended.and_then(|(status, _)| judge(WeightFrom::None, status, ""));
+    judged.map(drop).map_err(|stop| match stop {
         Stop::Fails(reason) | Stop::Ours(reason) => reason.to_string(),
     })
 }
@@ -183,4 +194,16 @@ async fn first_line(output: &mut (impl AsyncRead + Unpin)) -> String {
         }
     }
     String::from_utf8_lossy(&line).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_search_for_a_program_counts() {
+        let hangs = std::future::pending::<Checked<Child>>();
+        let late = ended(hangs, Duration::from_secs(2), || Stop::fails("late")).await;
+        assert_eq!(late, Err(Stop::fails("late")));
+    }
 }

@@ -5,16 +5,16 @@
 use portolan_health::{DynamicWeight, Outcome};
 use portolan_model::check::FileProbe;
 
-use crate::fault::{Checked, Stop, plain};
+use crate::Context;
+use crate::fault::{Checked, Stop};
 
-/// The longest content of a file that is a number.
-const MAX: usize = 64;
+/// The part of a file that is read, in bytes: a number needs no more.
+const MAX: u64 = 64;
 
-pub(crate) async fn run(probe: &FileProbe) -> Checked<Outcome> {
-    let unreadable = |error| Stop::fails(format_args!("{}: {}", probe.path, plain(&error)));
-    let content = tokio::fs::read(&probe.path).await.map_err(unreadable)?;
-    let short = content.get(..MAX.min(content.len())).unwrap_or_default();
-    let text = String::from_utf8_lossy(short);
+pub(crate) async fn run(probe: &FileProbe, context: &Context) -> Checked<Outcome> {
+    let content = context.files().read(&probe.path, MAX).await?;
+    let content = content.map_err(Stop::Fails)?;
+    let text = String::from_utf8_lossy(&content);
     let text = text.trim();
     let not_a_number = |_| Stop::fails(format_args!("{}: {text:?} is no number", probe.path));
     let number: i64 = text.parse().map_err(not_a_number)?;

@@ -4,7 +4,8 @@
 
 mod judge;
 
-use std::net::SocketAddr;
+use std::borrow::Cow;
+use std::net::{Ipv6Addr, SocketAddr};
 
 use futures_util::future::BoxFuture;
 use http_body_util::Full;
@@ -114,20 +115,39 @@ fn request(probe: &HttpProbe, host: &str) -> Checked<Request<Full<Bytes>>> {
 fn host(probe: &HttpProbe, address: SocketAddr) -> String {
     let usual = if probe.tls.is_some() { 443 } else { 80 };
     match (&probe.host, address) {
-        (Some(host), _) => host.clone(),
+        (Some(host), _) => in_brackets(host).into_owned(),
         (None, SocketAddr::V4(v4)) if v4.port() == usual => v4.ip().to_string(),
         (None, SocketAddr::V6(v6)) if v6.port() == usual => format!("[{}]", v6.ip()),
         (None, address) => address.to_string(),
     }
 }
 
+/// A host as requests have it: a mere IPv6 address gets brackets.
+fn in_brackets(host: &str) -> Cow<'_, str> {
+    match is_ipv6(host) {
+        true => format!("[{host}]").into(),
+        false => host.into(),
+    }
+}
+
+/// The name or address of a host, for the handshake.
 fn without_port(host: &str) -> &str {
+    if is_ipv6(host) {
+        return host;
+    }
+    let in_brackets = host.strip_prefix('[');
+    if let Some((address, _)) = in_brackets.and_then(|rest| rest.split_once(']')) {
+        return address;
+    }
     match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            name.trim_start_matches('[').trim_end_matches(']')
-        }
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     }
+}
+
+/// Whether a host is an IPv6 address without brackets, whose colons part no port.
+fn is_ipv6(host: &str) -> bool {
+    host.parse::<Ipv6Addr>().is_ok()
 }
 
 /// An error of the connection or of the protocol.
@@ -162,12 +182,23 @@ mod tests {
         assert_eq!(host_of(&probe, "[fd00::1]:443"), "[fd00::1]");
         probe.host = Some("www.example.org".to_owned());
         assert_eq!(host_of(&probe, "10.0.0.1:8080"), "www.example.org");
+        for (host, expected) in [
+            ("fd00::1", "[fd00::1]"),
+            ("[fd00::1]", "[fd00::1]"),
+            ("[fd00::1]:8443", "[fd00::1]:8443"),
+        ] {
+            probe.host = Some(host.to_owned());
+            assert_eq!(host_of(&probe, "10.0.0.1:8080"), expected);
+        }
     }
 
     #[test]
     fn a_server_name_has_no_port() {
         assert_eq!(without_port("www.example.org:8443"), "www.example.org");
         assert_eq!(without_port("www.example.org"), "www.example.org");
-        assert_eq!(without_port("[fd00::1]:443"), "fd00::1");
+        for address in ["[fd00::1]:443", "[fd00::1]", "fd00::1"] {
+            assert_eq!(without_port(address), "fd00::1");
+        }
+        assert_eq!(without_port("192.0.2.1:443"), "192.0.2.1");
     }
 }

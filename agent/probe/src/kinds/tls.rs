@@ -36,7 +36,7 @@ pub(crate) async fn handshake(
     address: IpAddr,
     context: &Context,
 ) -> Checked<TlsStream<TcpStream>> {
-    let config = context.tls().get(probe).await?;
+    let config = context.tls().get(probe, context.files()).await?;
     let name = match probe.server_name.as_deref().or(host) {
         None => ServerName::from(address),
         Some(name) => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use portolan_health::Outcome;
@@ -14,10 +14,13 @@ use rustls::server::WebPkiClientVerifier;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::TlsAcceptor;
 
-use crate::rig::{answering, check, failure, refusing, run, serve, silent, slow, times_out};
+use crate::rig::{answering, check, failure, refusing, run, serve, short, silent, slow, times_out};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const BODY: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// The server names and the requests that a server was sent.
+type Seen = Arc<Mutex<Vec<(Option<String>, String)>>>;
 
 struct Rig {
     directory: tempfile::TempDir,
@@ -49,12 +52,18 @@ impl Rig {
         let now = SystemTime::now();
         let valid = now - DAY..now + DAY * days + DAY / 2;
         self.authority
-            .server(&["www.example.org", "127.0.0.1"], valid)
+            .server(&["www.example.org", "127.0.0.1", "2001:db8::1"], valid)
             .unwrap()
     }
 
     /// A server whose certificate is valid for some more days.
     async fn server(&self, days: u32, wants_certificate: bool) -> SocketAddr {
+        self.noting_server(days, wants_certificate, Seen::default())
+            .await
+    }
+
+    /// The same, which notes what it is asked.
+    async fn noting_server(&self, days: u32, wants_certificate: bool, seen: Seen) -> SocketAddr {
         let issued = self.issue(days);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -75,10 +84,14 @@ impl Rig {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(config));
         serve(move |stream| {
-            let acceptor = acceptor.clone();
+            let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
             async move {
                 let mut stream = acceptor.accept(stream).await?;
-                let _ = stream.read(&mut [0; 1_024]).await?;
+                let name = stream.get_ref().1.server_name().map(str::to_owned);
+                let mut request = [0; 1_024];
+                let length = stream.read(&mut request).await?;
+                let request = String::from_utf8_lossy(&request[..length]).into_owned();
+                seen.lock().unwrap().push((name, request));
                 stream.write_all(BODY).await?;
                 stream.shutdown().await
             }
@@ -124,6 +137,15 @@ async fn a_certificate_is_verified_if_asked() {
         failure(&outcome).starts_with("TLS: invalid peer certificate"),
         "{outcome:?}"
     );
+    let pipe = other.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+    probe.verify = Verify::Ca(pipe.clone());
+    let outcome = run(&short(Probe::Tls(probe.clone())), server).await;
+    // A reader that waits for a writer would keep the test from its end.
+    let both_ends = std::fs::File::options().read(true).write(true).open(&pipe);
+    drop(both_ends.unwrap());
+    let expected = format!("{pipe}: not a regular file");
+    assert_eq!(outcome, Outcome::no_verdict(expected));
     probe.verify = Verify::Ca(other.path("none"));
     let outcome = told(probe, server).await;
     assert!(matches!(outcome, Outcome::NoVerdict(_)), "{outcome:?}");
@@ -175,6 +197,43 @@ async fn an_https_server_is_asked_with_our_certificate() {
     probe.version = HttpVersion::Http2;
     let outcome = run(&https(&probe), server).await;
     assert!(failure(&outcome).starts_with("TLS"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_host_may_be_an_address_with_a_port_and_without() {
+    let rig = Rig::new();
+    for (host, header, name) in [
+        ("2001:db8::1", "[2001:db8::1]", None),
+        ("[2001:db8::1]", "[2001:db8::1]", None),
+        ("[2001:db8::1]:8443", "[2001:db8::1]:8443", None),
+        ("127.0.0.1", "127.0.0.1", None),
+        ("127.0.0.1:8443", "127.0.0.1:8443", None),
+        (
+            "www.example.org:8443",
+            "www.example.org:8443",
+            Some("www.example.org"),
+        ),
+    ] {
+        let seen = Seen::default();
+        let server = rig.noting_server(30, false, Arc::clone(&seen)).await;
+        let probe = HttpProbe {
+            host: Some(host.to_owned()),
+            tls: Some(TlsProbe {
+                verify: Verify::Ca(rig.path("ca")),
+                ..TlsProbe::default()
+            }),
+            ..HttpProbe::default()
+        };
+        let outcome = run(&check(Probe::Http(Box::new(probe))), server).await;
+        assert_eq!(outcome, Outcome::pass(), "{host}");
+        let seen = seen.lock().unwrap();
+        let [(server_name, request)] = &seen[..] else {
+            panic!("{host}: {seen:?}");
+        };
+        assert_eq!(server_name.as_deref(), name, "{host}");
+        let line = format!("\r\nhost: {header}\r\n");
+        assert!(request.contains(&line), "{host}: {request}");
+    }
 }
 
 #[tokio::test]

@@ -15,9 +15,10 @@ use crate::document::{
     SorryServerDocument,
 };
 use crate::forwarding::{Forwarding, Thresholds};
+use crate::frontend::Frontend;
 use crate::object::{ObjectName, Tags};
 use crate::read::Path;
-use crate::rules;
+use crate::rules::{self, Same, Sockets};
 
 /// The longest drain and slow start.
 const LONGEST: u64 = 7 * 86_400;
@@ -36,6 +37,14 @@ pub(crate) fn load_balancer(
         .map_or(Forwarding::default(), |document| {
             forwarding::forwarding(findings, &path.field("forwarding"), document)
         });
+    let frontends = frontend::frontends(findings, &path.field("frontends"), &spec.frontends);
+    let backends = backends(
+        findings,
+        &path.field("backends"),
+        spec,
+        &frontends,
+        forwarding,
+    );
     let object = LoadBalancer {
         name: ObjectName {
             namespace: document
@@ -50,7 +59,7 @@ pub(crate) fn load_balancer(
             annotations: document.metadata.annotations.clone(),
             resource_version: document.metadata.revision(),
         },
-        frontends: frontend::frontends(findings, &path.field("frontends"), &spec.frontends),
+        frontends,
         scheduler,
         scheduler_flags: scheduler_flags(spec, scheduler),
         one_packet: spec.one_packet,
@@ -59,12 +68,7 @@ pub(crate) fn load_balancer(
         }),
         forwarding,
         source_nat: spec.source_nat,
-        backends: backends(
-            findings,
-            &path.field("backends"),
-            &spec.backends,
-            forwarding,
-        ),
+        backends,
         sorry_server: spec.sorry_server.as_ref().map(|document| {
             sorry_server(findings, &path.field("sorryServer"), document, forwarding)
         }),
@@ -107,19 +111,24 @@ fn scheduler_flags(spec: &LoadBalancerSpec, scheduler: SchedulerName) -> BTreeSe
 fn backends(
     findings: &mut Findings,
     path: &Path,
-    documents: &[BackendDocument],
+    spec: &LoadBalancerSpec,
+    frontends: &[Frontend],
     inherited: Forwarding,
 ) -> Vec<Backend> {
-    let mut backends = Vec::with_capacity(documents.len());
+    let mut backends = Vec::with_capacity(spec.backends.len());
     let mut names = HashMap::new();
-    let mut sockets = HashMap::new();
-    for (index, document) in documents.iter().enumerate() {
+    // Ports of frontends that are wrong by themselves say nothing about backends.
+    let is_known = !findings.is_broken("spec.frontends");
+    let mut sockets = Sockets::new(if is_known { frontends } else { &[] });
+    for (index, document) in spec.backends.iter().enumerate() {
         let path = path.item(index);
         let backend = backend(findings, &path, document, inherited);
-        if let Some(first) = sockets.insert((backend.address, backend.port), index) {
+        let same = sockets.find(backend.address, backend.port);
+        sockets.insert(backend.address, backend.port, index);
+        if let Some(Same { index: first, port }) = same {
             let message = format!(
                 "{} is backends[{first}] too: expected each address and port once",
-                Backend::default_name(backend.address, backend.port)
+                Backend::default_name(backend.address, port)
             );
             findings.error(&path, message);
         } else if let Some(first) = names.insert(backend.name.clone(), index) {

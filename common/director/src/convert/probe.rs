@@ -7,8 +7,8 @@ use portolan_model::check::{
     TcpProbe, UdpProbe, WeightFrom,
 };
 
-use super::tls::tls;
-use super::{Findings, program, regex};
+use super::tls::{offers_http2, tls};
+use super::{Findings, host, program, regex};
 use crate::document::{
     AgentDocument, CheckDocument, DnsDocument, ExecDocument, FileDocument, GrpcDocument,
     HttpDocument, HttpVersionName, StatusDocument, StepDocument, TcpDocument, UdpDocument,
@@ -28,6 +28,9 @@ const RECORD_TYPES: [&str; 18] = [
     "A", "AAAA", "ANY", "CAA", "CNAME", "DNSKEY", "DS", "HTTPS", "MX", "NAPTR", "NS", "PTR",
     "RRSIG", "SOA", "SRV", "SVCB", "TLSA", "TXT",
 ];
+
+/// The longest payload of UDP over IPv4, in bytes.
+const MOST_PAYLOAD: usize = 65_507;
 
 /// The one probe of a check.
 pub(super) fn probe(findings: &mut Findings, path: &Path, document: &CheckDocument) -> Probe {
@@ -130,6 +133,14 @@ fn http(findings: &mut Findings, path: &Path, document: &HttpDocument) -> HttpPr
         let path = path.field("expectHeaders").item(index).field("regex");
         regex(findings, &path, &header.regex);
     }
+    if let Some(text) = &document.host {
+        let tls = document.tls.as_ref();
+        let names_server = tls.is_some_and(|tls| tls.server_name.is_none());
+        host::host(findings, &path.field("host"), text, names_server);
+    }
+    if let (Some(HttpVersionName::Http2), Some(tls)) = (document.version, &document.tls) {
+        offers_http2(findings, &path.field("tls"), tls);
+    }
     let pairs = document
         .headers
         .iter()
@@ -207,6 +218,21 @@ fn udp(findings: &mut Findings, path: &Path, document: &UdpDocument) -> UdpProbe
         min_length: document.min_length.unwrap_or(default.min_length),
         max_length: document.max_length.unwrap_or(default.max_length),
     };
+    let expected = probe.expect.len() / 2;
+    if expected > usize::from(probe.max_length) {
+        let message = format!(
+            "{expected} bytes are more than maxLength {}: expected at most that",
+            probe.max_length
+        );
+        findings.error(&path.field("expectHex"), message);
+    }
+    if probe.payload.len() > MOST_PAYLOAD {
+        let message = format!(
+            "{} bytes do not fit a datagram: expected at most {MOST_PAYLOAD}",
+            probe.payload.len()
+        );
+        findings.error(&path.field("payloadHex"), message);
+    }
     if probe.min_length > probe.max_length {
         let message = format!(
             "{} is more than maxLength {}: expected at most that",
@@ -219,6 +245,9 @@ fn udp(findings: &mut Findings, path: &Path, document: &UdpDocument) -> UdpProbe
 
 fn dns(findings: &mut Findings, path: &Path, document: &DnsDocument) -> DnsProbe {
     let default = DnsProbe::default();
+    if let Some(name) = &document.name {
+        host::question(findings, &path.field("name"), name);
+    }
     let record_type = document.record_type.clone().unwrap_or(default.record_type);
     let by_number = record_type.strip_prefix("TYPE");
     let is_number = by_number.is_some_and(|number| number.parse::<u16>().is_ok());
@@ -254,6 +283,9 @@ fn dns(findings: &mut Findings, path: &Path, document: &DnsDocument) -> DnsProbe
 }
 
 fn grpc(findings: &mut Findings, path: &Path, document: &GrpcDocument) -> GrpcProbe {
+    if let Some(tls) = &document.tls {
+        offers_http2(findings, &path.field("tls"), tls);
+    }
     GrpcProbe {
         service: document.service.clone(),
         tls: document

@@ -4,11 +4,24 @@
 
 use portolan_model::check::{TlsProbe, Verify};
 
-use super::Findings;
+use super::{Findings, host};
 use crate::document::{TlsDocument, VerifyName};
 use crate::read::Path;
 
+/// Over TLS, HTTP/2 is spoken only if the server was offered it and has chosen it.
+pub(super) fn offers_http2(findings: &mut Findings, path: &Path, document: &TlsDocument) {
+    if !document.alpn.is_empty() && !document.alpn.iter().any(|name| name == "h2") {
+        findings.error(
+            &path.field("alpn"),
+            "lacks h2, by which HTTP/2 is chosen: expected it",
+        );
+    }
+}
+
 pub(super) fn tls(findings: &mut Findings, path: &Path, document: &TlsDocument) -> TlsProbe {
+    if let Some(name) = &document.server_name {
+        host::server_name(findings, &path.field("serverName"), name);
+    }
     let verify = match (document.verify, &document.ca) {
         (Some(VerifyName::Ca), Some(ca)) => Verify::Ca(ca.clone()),
         (Some(VerifyName::Ca), None) => {

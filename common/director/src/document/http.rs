@@ -13,15 +13,16 @@ use super::check::TlsDocument;
 pub struct HttpDocument {
     /// The method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = "^[!-~]{1,32}$"), extend("default" = "GET"))]
+    #[schemars(regex(pattern = "^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}$"), extend("default" = "GET"))]
     #[schemars(extend("x-expected" = "a method such as GET"))]
     pub method: Option<String>,
     /// Path and query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = "^/[!-~]*$"), extend("default" = "/"))]
-    #[schemars(extend("x-expected" = "a path that begins with \"/\", without spaces"))]
+    #[schemars(regex(pattern = r#"^/[!"$-;=@-_a-~]*(\?[!$-;=?-~]*)?$"#), extend("default" = "/"))]
+    #[schemars(extend("x-expected" = "a path that begins with \"/\", without spaces, \"#\", \"<\" and \">\""))]
     pub path: Option<String>,
-    /// The field Host; the checked address if absent.
+    /// The field Host, also over TLS the server's name: a name or an address, with a port or without; the checked address if
+    /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[!-~]{1,261}$"), extend("x-expected" = "a host name"))]
     pub host: Option<String>,

@@ -2,8 +2,8 @@
 
 //! Health checks against frontends and backends.
 
-use portolan_model::Protocol;
-use portolan_model::check::Via;
+use portolan_model::check::{Probe, Via};
+use portolan_model::{Family, Protocol};
 
 use crate::balancer::{Backend, LoadBalancer};
 use crate::check::DeclaredCheck;
@@ -15,6 +15,9 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
     let spec = Path::default().field("spec");
     for (index, check) in object.checks.iter().enumerate() {
         let path = spec.field("checks").item(index);
+        let inheriting = object.backends.iter();
+        let inheriting = inheriting.filter(|backend| backend.checks.is_none());
+        source(check, inheriting, findings, &path);
         if by_service(object, check, findings, &path) {
             let all = object.backends.iter().enumerate();
             let own = all.filter(|(_, backend)| backend.checks.is_none());
@@ -46,6 +49,7 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
                 );
             }
             port(object, check, backend.port, findings, &path);
+            source(check, std::iter::once(backend), findings, &path);
         }
     }
 }
@@ -146,6 +150,30 @@ fn fitting(object: &LoadBalancer, check: &DeclaredCheck, findings: &mut Findings
             findings.error(&path, message);
         }
         Some(_) => {}
+    }
+}
+
+/// A probe leaves from an address of the family that it goes to.
+fn source<'a>(
+    check: &DeclaredCheck,
+    backends: impl Iterator<Item = &'a Backend>,
+    findings: &mut Findings,
+    path: &Path,
+) {
+    let is_sent =
+        !matches!(check.probe, Probe::Exec(_) | Probe::File(_)) && check.via == Via::Direct;
+    let own = check.source.as_ref().and_then(|source| source.address);
+    let Some(own) = own.filter(|_| is_sent) else {
+        return;
+    };
+    let family = Family::of(own);
+    let mut goes_to = backends.map(|backend| check.address.unwrap_or(backend.address));
+    if let Some(to) = goes_to.find(|to| Family::of(*to) != family) {
+        let message = format!(
+            "{own} is {family}: expected an {} address, as {to} is",
+            Family::of(to)
+        );
+        findings.error(&path.field("source").field("address"), message);
     }
 }
 

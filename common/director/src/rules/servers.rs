@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use portolan_model::{Families, Family};
 
+use super::sockets::{Same, Sockets};
 use crate::balancer::{self, LoadBalancer};
 use crate::convert::Findings;
 use crate::document::Method;
@@ -33,11 +34,11 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
             forwarding: sorry.forwarding,
         };
         server.check(object, families, findings, &spec.field("sorryServer"));
-        let same = |index: usize| {
-            let backend = &object.backends[index];
-            (backend.address, backend.port) == (sorry.address, sorry.port)
-        };
-        if let Some(index) = (0..object.backends.len()).find(|index| same(*index)) {
+        let mut sockets = Sockets::new(&object.frontends);
+        for (index, backend) in object.backends.iter().enumerate() {
+            sockets.insert(backend.address, backend.port, index);
+        }
+        if let Some(Same { index, .. }) = sockets.find(sorry.address, sorry.port) {
             let message = format!("is backends[{index}] too: expected another server");
             findings.error(&spec.field("sorryServer"), message);
         }

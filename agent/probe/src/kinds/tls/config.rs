@@ -17,30 +17,54 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use crate::blocking::{Blocking, Files};
 use crate::fault::{Checked, Stop};
 
 /// Files are read again after this time: certificates are renewed in place.
 const FRESH: Duration = Duration::from_secs(60);
 /// More configurations than any director has; then all are made again.
 const MAX: usize = 4_096;
+/// The largest file of certificates, in bytes.
+const MAX_PEM: u64 = 4 << 20;
 
 /// A configuration that is made once, by the first who needs it.
 type Cell = Arc<OnceCell<Arc<ClientConfig>>>;
 
+/// Certificates of authorities, or a chain.
+type Certificates = Vec<CertificateDer<'static>>;
+
 /// The configurations of all TLS probes.
 #[derive(Debug, Default)]
-pub(crate) struct Configs(Mutex<HashMap<TlsProbe, (Instant, Cell)>>);
+pub(crate) struct Configs {
+    known: Mutex<HashMap<TlsProbe, (Instant, Cell)>>,
+    /// Reads of the host's authorities.
+    system: Blocking<(), Checked<Certificates>>,
+}
+
+/// What a configuration needs of files.
+struct Material {
+    /// Whom to trust; `None` for any certificate.
+    authorities: Option<Certificates>,
+    /// The probe's own certificate.
+    own: Option<(Certificates, PrivateKeyDer<'static>)>,
+}
 
 impl Configs {
     /// The configuration of a probe.
-    pub(crate) async fn get(&self, probe: &TlsProbe) -> Checked<Arc<ClientConfig>> {
+    pub(crate) async fn get(&self, probe: &TlsProbe, files: &Files) -> Checked<Arc<ClientConfig>> {
         let cell = self.cell(probe);
-        let config = cell.get_or_try_init(|| make(probe.clone())).await?;
+        let make = async || {
+            let material = self.read(probe, files).await?;
+            let probe = probe.clone();
+            let made = tokio::task::spawn_blocking(move || configure(&probe, material)).await;
+            made.map_err(Stop::ours)?.map(Arc::new)
+        };
+        let config = cell.get_or_try_init(make).await?;
         Ok(Arc::clone(config))
     }
 
     fn cell(&self, probe: &TlsProbe) -> Cell {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((made, cell)) = known.get(probe)
             && made.elapsed() < FRESH
         {
@@ -53,34 +77,43 @@ impl Configs {
         known.insert(probe.clone(), (Instant::now(), Arc::clone(&cell)));
         cell
     }
+
+    /// Reads the files of a probe.
+    async fn read(&self, probe: &TlsProbe, files: &Files) -> Checked<Material> {
+        let authorities = match &probe.verify {
+            Verify::None => None,
+            Verify::System => Some(self.system.run(&(), |()| host_authorities()).await??),
+            Verify::Ca(path) => Some(certificates(path, files).await?),
+        };
+        let own = match (&probe.certificate, &probe.key) {
+            (Some(certificate), Some(key)) => {
+                let chain = certificates(certificate, files).await?;
+                let unusable = |error| Stop::ours(format_args!("{key}: {error}"));
+                let pem = pem(key, files).await?;
+                let key = PrivateKeyDer::from_pem_slice(&pem).map_err(unusable)?;
+                Some((chain, key))
+            }
+            _ => None,
+        };
+        Ok(Material { authorities, own })
+    }
 }
 
-async fn make(probe: TlsProbe) -> Checked<Arc<ClientConfig>> {
-    let made = tokio::task::spawn_blocking(move || read(&probe)).await;
-    made.map_err(Stop::ours)?.map(Arc::new)
-}
-
-/// Reads the files of a probe, and configures it. Blocks.
-fn read(probe: &TlsProbe) -> Checked<ClientConfig> {
+fn configure(probe: &TlsProbe, material: Material) -> Checked<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder
         .with_safe_default_protocol_versions()
         .map_err(Stop::ours)?;
-    let verifier = verifier(&probe.verify, provider)?;
+    let verifier = verifier(material.authorities, provider)?;
     let builder = builder
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    let mut config = match (&probe.certificate, &probe.key) {
-        (Some(certificate), Some(key)) => {
-            let chain = certificates(certificate)?;
-            let unusable = |error| Stop::ours(format_args!("{key}: {error}"));
-            let key = PrivateKeyDer::from_pem_file(key).map_err(unusable)?;
-            builder
-                .with_client_auth_cert(chain, key)
-                .map_err(Stop::ours)?
-        }
-        _ => builder.with_no_client_auth(),
+    let mut config = match material.own {
+        Some((chain, key)) => builder
+            .with_client_auth_cert(chain, key)
+            .map_err(Stop::ours)?,
+        None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = probe
         .alpn
@@ -92,20 +125,29 @@ fn read(probe: &TlsProbe) -> Checked<ClientConfig> {
     Ok(config)
 }
 
-fn certificates(path: &str) -> Checked<Vec<CertificateDer<'static>>> {
+async fn certificates(path: &str, files: &Files) -> Checked<Certificates> {
     let unusable = |error| Stop::ours(format_args!("{path}: {error}"));
-    let certificates = CertificateDer::pem_file_iter(path).map_err(unusable)?;
+    let pem = pem(path, files).await?;
+    let certificates = CertificateDer::pem_slice_iter(&pem);
     certificates.collect::<Result<_, _>>().map_err(unusable)
 }
 
+/// A whole file of certificates or a key.
+async fn pem(path: &str, files: &Files) -> Checked<Arc<[u8]>> {
+    let content = files.read(path, MAX_PEM + 1).await?;
+    let content = content.map_err(Stop::Ours)?;
+    match content.len() as u64 > MAX_PEM {
+        true => Err(Stop::ours(format_args!("{path}: more than 4 MiB"))),
+        false => Ok(content),
+    }
+}
+
 fn verifier(
-    verify: &Verify,
+    authorities: Option<Certificates>,
     provider: Arc<CryptoProvider>,
 ) -> Checked<Arc<dyn ServerCertVerifier>> {
-    let authorities = match verify {
-        Verify::None => return Ok(Arc::new(AnyCertificate(provider))),
-        Verify::System => host_authorities()?,
-        Verify::Ca(path) => certificates(path)?,
+    let Some(authorities) = authorities else {
+        return Ok(Arc::new(AnyCertificate(provider)));
     };
     let mut roots = RootCertStore::empty();
     if roots.add_parsable_certificates(authorities).0 == 0 {
@@ -115,7 +157,7 @@ fn verifier(
     Ok(verifier.build().map_err(Stop::ours)?)
 }
 
-fn host_authorities() -> Checked<Vec<CertificateDer<'static>>> {
+fn host_authorities() -> Checked<Certificates> {
     let found = rustls_native_certs::load_native_certs();
     match found.errors.into_iter().next() {
         Some(error) if found.certs.is_empty() => Err(Stop::local(

@@ -2,6 +2,7 @@
 
 //! `HTTP_GET` and `SSL_GET`: one check for each `url` block.
 
+use crate::convert::name_of;
 use crate::document::{CheckDocument, HttpDocument, HttpVersionName, StatusDocument, TlsDocument};
 use crate::import::keepalived::Statement;
 use crate::import::{Class, Draft};
@@ -76,7 +77,11 @@ fn setting(draft: &mut Draft, statement: &Statement, shared: &mut Shared) {
 }
 
 fn document(shared: &Shared) -> HttpDocument {
-    let name = shared.sni_name.clone().or_else(|| shared.host.clone());
+    let name_of_host = || {
+        let host = shared.host.as_deref()?;
+        Some(name_of(host).unwrap_or(host).to_owned())
+    };
+    let name = shared.sni_name.clone().or_else(name_of_host);
     HttpDocument {
         version: Some(shared.version),
         host: shared.host.clone(),
