@@ -33,21 +33,58 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
         return hand_over_tables(&args.kernel.kernel_config()?, &args.kernel.plan_config()?).await;
     }
     let ipvs = clean_ipvs(&args).await;
-    let tables = NftablesKernel::open(args.kernel.kernel_config()?)
-        .and_then(|mut kernel| NftablesReconciler::remove(&mut kernel));
-    if let Ok(tables @ 1..) = &tables {
-        tracing::info!(tables, "tables of nftables removed");
+    if args.hand_over.is_some() && ipvs.is_err() {
+        // Nothing else goes before its place is taken.
+        return ipvs.map(drop);
     }
-    match (named, ipvs, tables) {
-        (DataplaneKind::Ipvs, Err(error), _) => Err(error),
-        (DataplaneKind::Nftables, _, Err(error)) => Err(error.into()),
-        (DataplaneKind::Auto, Err(error), Err(_)) => Err(error),
+    judge(named, ipvs, clean_tables(&args))
+}
+
+/// The result of the cleanup of one dataplane.
+#[derive(Debug)]
+enum Cleaned {
+    /// Nothing of it is left.
+    Done,
+    /// The host cannot have it, for this reason.
+    Absent(anyhow::Error),
+}
+
+/// The result of the cleanup of both dataplanes. A host need not be able to have the one that is not named.
+fn judge(
+    named: DataplaneKind,
+    ipvs: anyhow::Result<Cleaned>,
+    tables: anyhow::Result<Cleaned>,
+) -> anyhow::Result<()> {
+    match (named, ipvs?, tables?) {
+        (DataplaneKind::Ipvs, Cleaned::Absent(error), _)
+        | (DataplaneKind::Nftables, _, Cleaned::Absent(error))
+        | (DataplaneKind::Auto, Cleaned::Absent(error), Cleaned::Absent(_)) => Err(error),
         (_, ipvs, tables) => {
-            report_other(ipvs, tables.map_err(Into::into));
+            for (dataplane, cleaned) in [("ipvs", ipvs), ("nftables", tables)] {
+                if let Cleaned::Absent(error) = cleaned {
+                    tracing::info!(dataplane, reason = %format!("{error:#}"), "nothing to clean up");
+                }
+            }
             tracing::info!("cleaned up");
             Ok(())
         }
     }
+}
+
+/// Removes our tables of nftables.
+fn clean_tables(args: &CleanupArgs) -> anyhow::Result<Cleaned> {
+    let mut kernel = match NftablesKernel::open(args.kernel.kernel_config()?) {
+        Ok(kernel) => kernel,
+        Err(error) => return Ok(Cleaned::Absent(error.into())),
+    };
+    if let Err(error) = kernel.generation() {
+        return Ok(Cleaned::Absent(error.into()));
+    }
+    let tables = NftablesReconciler::remove(&mut kernel)?;
+    if tables > 0 {
+        tracing::info!(tables, "tables of nftables removed");
+    }
+    Ok(Cleaned::Done)
 }
 
 /// Returns `true` if a hand-over is from nftables: the dataplane that is named or, with `auto`, that is there.
@@ -63,26 +100,20 @@ fn has_tables(args: &CleanupArgs) -> anyhow::Result<bool> {
     }
 }
 
-/// Logs why the dataplane that is not named was not cleaned up.
-fn report_other(ipvs: anyhow::Result<()>, tables: anyhow::Result<usize>) {
-    for (dataplane, error) in [("ipvs", ipvs.err()), ("nftables", tables.err())] {
-        if let Some(error) = error {
-            tracing::info!(dataplane, reason = %format!("{error:#}"), "nothing to clean up");
-        }
-    }
-}
-
 /// Removes the objects of our IPVS dataplane.
-async fn clean_ipvs(args: &CleanupArgs) -> anyhow::Result<()> {
+async fn clean_ipvs(args: &CleanupArgs) -> anyhow::Result<Cleaned> {
     let mut config = args.kernel.plan_config()?;
-    let mut kernel = Kernel::open(KernelConfig {
+    let opened = Kernel::open(KernelConfig {
         // A director that needs no rules may be on a host without iptables.
         rules_mode: RulesMode::OnDemand,
         // Where it is not asked for, nothing is loaded to find nothing.
         load_modules: args.kernel.dataplane == DataplaneKind::Ipvs,
         ..args.kernel.kernel_config()?
-    })
-    .await?;
+    });
+    let mut kernel = match opened.await {
+        Ok(kernel) => kernel,
+        Err(error) => return Ok(Cleaned::Absent(error.into())),
+    };
     let mut removable = Vec::new();
     for family in Family::ALL {
         match kernel.probe_rules(family).await {
@@ -92,7 +123,8 @@ async fn clean_ipvs(args: &CleanupArgs) -> anyhow::Result<()> {
     }
     if args.hand_over.is_some() {
         config.families = removable.into_iter().collect();
-        return hand_over(&mut kernel, &config).await;
+        hand_over(&mut kernel, &config).await?;
+        return Ok(Cleaned::Done);
     }
     // A director gives its addresses up before its virtual servers go.
     let owned = load_owned(&args.state_dir);
@@ -109,7 +141,7 @@ async fn clean_ipvs(args: &CleanupArgs) -> anyhow::Result<()> {
     }
     let steps = clear(&mut kernel, &config, &removable).await?;
     tracing::info!(steps, "objects of IPVS removed");
-    host
+    host.map(|()| Cleaned::Done)
 }
 
 /// Removes what a `Director` has made: announced routes, proxy neighbours, and sync daemons that are still as it
@@ -165,6 +197,35 @@ mod tests {
             header,
             entries: entries.iter().cloned().collect(),
         }
+    }
+
+    #[test]
+    fn a_dataplane_that_could_not_be_removed_is_an_error_also_if_it_is_not_named() {
+        let done = || Ok(Cleaned::Done);
+        let absent = || Ok(Cleaned::Absent(anyhow::anyhow!("no module")));
+        let failed = || Err(anyhow::anyhow!("busy"));
+        let said = |named, ipvs, tables| {
+            let judged = judge(named, ipvs, tables);
+            judged.map_err(|error: anyhow::Error| error.to_string())
+        };
+        let busy = || Err("busy".to_owned());
+        for named in [
+            DataplaneKind::Ipvs,
+            DataplaneKind::Nftables,
+            DataplaneKind::Auto,
+        ] {
+            assert_eq!(said(named, done(), done()), Ok(()));
+            assert_eq!(said(named, failed(), done()), busy());
+            assert_eq!(said(named, done(), failed()), busy());
+            assert_eq!(said(named, absent(), failed()), busy());
+        }
+        let missing = || Err("no module".to_owned());
+        assert_eq!(said(DataplaneKind::Ipvs, absent(), done()), missing());
+        assert_eq!(said(DataplaneKind::Ipvs, done(), absent()), Ok(()));
+        assert_eq!(said(DataplaneKind::Nftables, done(), absent()), missing());
+        assert_eq!(said(DataplaneKind::Nftables, absent(), done()), Ok(()));
+        assert_eq!(said(DataplaneKind::Auto, absent(), done()), Ok(()));
+        assert_eq!(said(DataplaneKind::Auto, absent(), absent()), missing());
     }
 
     #[tokio::test]

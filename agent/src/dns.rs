@@ -127,7 +127,7 @@ async fn write(zone: Arc<SharedZone>, mut subscription: Subscription, directory:
         }
         let (zone, directory) = (Arc::clone(&zone), directory.clone());
         let written = tokio::task::spawn_blocking(move || {
-            let bytes = save(&zone.read());
+            let bytes = save(&zone);
             let path = directory.join(FILE);
             AtomicFile::new(&path).creating_directory().write(&bytes)
         });

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
-use portolan_health::{Administrative, BackendStatus, Presence, State, Verdicts};
-use portolan_model::{ByRecord, Record, RecordHealth, RecordKey};
+use portolan_health::{Administrative, BackendStatus, Presence, State, Verdict, Verdicts};
+use portolan_model::{ByRecord, Record, RecordHealth, RecordKey, Standing};
 use portolan_probe::Overrides;
 
 use super::Health;
@@ -120,24 +120,32 @@ pub(super) fn health(
         let states = states.filter(|(address, status)| is_judged(status, commanded.get(*address)));
         states.filter_map(|(address, status)| {
             let verdict = verdicts.backends.get(address)?;
-            // One that is drained stays until it is disabled, or no more in the table.
-            let stays = verdict.presence == Presence::Present
-                || status.administrative == Administrative::Drain;
-            Some((*address, stays.then_some(u32::from(verdict.weight))))
+            Some((*address, standing(*verdict, status.administrative)))
         })
     });
-    let mut weights: BTreeMap<_, _> = judged.collect();
-    weights.extend(commanded.iter().filter_map(|(address, state)| match state {
+    let mut backends: BTreeMap<_, _> = judged.collect();
+    backends.extend(commanded.iter().filter_map(|(address, state)| match state {
         Administrative::Enabled => None,
-        Administrative::Drain => Some((*address, Some(0))),
-        Administrative::Disabled => Some((*address, None)),
+        Administrative::Drain => Some((*address, Standing::Weight(0))),
+        Administrative::Disabled => Some((*address, Standing::Disabled)),
     }));
     let known = verdicts.filter(|verdicts| knows_quorum(verdicts));
     RecordHealth {
-        is_sorry: known.is_some_and(|verdicts| verdicts.sorry),
+        is_sorry: known.map(|verdicts| verdicts.sorry),
         lacks_quorum: known.is_some_and(|verdicts| !verdicts.quorum),
-        weights,
+        backends,
         commanded: commanded.keys().copied().collect(),
+    }
+}
+
+/// What a verdict makes of a real server. One that is drained stays until it is disabled, or no more in the table.
+fn standing(verdict: Verdict, administrative: Administrative) -> Standing {
+    match (verdict.presence, administrative) {
+        (Presence::Present, _) | (_, Administrative::Drain) => {
+            Standing::Weight(verdict.weight.into())
+        }
+        (Presence::Leaving, _) => Standing::Disabled,
+        (Presence::Absent, _) => Standing::Failed,
     }
 }
 
@@ -153,8 +161,12 @@ pub(crate) fn quorum(verdicts: &Verdicts) -> Option<bool> {
     knows_quorum(verdicts).then_some(verdicts.quorum)
 }
 
-/// True if the quorum is known: it is not as long as no backend that may serve has a result.
+/// True if the quorum is known: it is not as long as no backend that may serve has a result, or those without one
+/// decide.
 fn knows_quorum(verdicts: &Verdicts) -> bool {
+    if verdicts.is_quorum_open {
+        return false;
+    }
     let states = verdicts.states.values();
     let may_serve = |status: &&BackendStatus| status.administrative == Administrative::Enabled;
     let mut may_serve = states.filter(may_serve).peekable();

@@ -14,7 +14,7 @@ use portolan_model::check::{ExecProbe, Inherited, TcpProbe, Timers, Via, WeightF
 use portolan_model::ipvs::{ForwardingMethod, Thresholds};
 use portolan_model::{
     AdministrativeState, Balancing, Destination, Family, Frontend, FrontendAddress, FrontendKind,
-    Profile, Protocol, Record,
+    Profile, Protocol, Record, Standing,
 };
 
 use super::*;
@@ -219,6 +219,12 @@ fn verdicts(second: State, weight: u16) -> Arc<Verdicts> {
     })
 }
 
+/// Two backends with these weights.
+fn weighing([first, second]: [u32; 2]) -> BTreeMap<SocketAddr, Standing> {
+    let of = |last, weight| (backend(last), Standing::Weight(weight));
+    [of(1, first), of(2, second)].into()
+}
+
 #[tokio::test]
 async fn a_table_without_load_balancers_passes_unchanged() {
     let mut rig = rig();
@@ -298,16 +304,13 @@ async fn verdicts_become_health_of_the_same_revision() {
     });
     let first = rig.next().await;
     assert_eq!((first.revision, &first.trigger_times_ms), (3, &vec![]));
-    let weights = |table: &Subscribed| table.table.health[&key("web")].weights.clone();
-    assert_eq!(weights(&first), [(backend(1), Some(1))].into());
+    let weights = |table: &Subscribed| table.table.health[&key("web")].backends.clone();
+    assert_eq!(weights(&first), [(backend(1), Standing::Weight(1))].into());
     rig.health.send_modify(|health| {
         health.insert(key("web"), verdicts(State::Down, 0));
     });
     let second = rig.next().await;
-    assert_eq!(
-        weights(&second),
-        [(backend(1), Some(1)), (backend(2), Some(0))].into()
-    );
+    assert_eq!(weights(&second), weighing([1, 0]));
 
     // A verdict that changes no weight is no news, and a record that is gone has no health.
     rig.health.send_modify(|health| {
@@ -417,22 +420,20 @@ async fn a_backend_is_drained_and_enabled_over_the_socket() {
     let weights = || {
         let table = started.tables.borrow().clone().unwrap();
         let health = Arc::clone(&table.table.health[&key("web")]);
-        (health.weights.clone(), health.commanded.clone())
+        (health.backends.clone(), health.commanded.clone())
     };
     // What could not be programmed of this load balancer is an error.
     let drain = crate::args::BackendCommand::Drain;
     assert_eq!(ask(drain, "web/10.0.0.2").await, "1 errors");
-    let drained = [(backend(1), Some(1)), (backend(2), Some(0))].into();
-    assert_eq!(weights(), (drained, [backend(2)].into()));
+    assert_eq!(weights(), (weighing([1, 0]), [backend(2)].into()));
     let verdicts = started.handle.health.borrow()[&key("web")].clone();
     assert_eq!(verdicts.healthy_weight, 1);
     let enable = crate::args::BackendCommand::Enable;
     assert_eq!(ask(enable, "web/10.0.0.2:80").await, "1 errors");
     // The command about all ports holds, but for this one.
-    let both: BTreeMap<_, _> = [(backend(1), Some(1)), (backend(2), Some(1))].into();
-    assert_eq!(weights(), (both.clone(), [backend(2)].into()));
+    assert_eq!(weights(), (weighing([1, 1]), [backend(2)].into()));
     assert_eq!(ask(enable, "web/10.0.0.2").await, "1 errors");
-    assert_eq!(weights(), (both, [].into()));
+    assert_eq!(weights(), (weighing([1, 1]), [].into()));
     let error = ask(drain, "web/10.0.0.3").await;
     assert_eq!(
         error,

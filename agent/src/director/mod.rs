@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::backends::CheckControls;
 
-pub(crate) use announcer::{Announcement, announce};
+pub(crate) use announcer::{Announcement, Announcements, announce};
 pub(crate) use command::actions;
 pub use command::ask;
 pub(crate) use host::{HostFlags, host_of, overridden};
@@ -147,15 +147,16 @@ impl HostDirector {
     }
 
     /// The ends for the sync loop and for the sender of announcements.
-    pub(crate) fn link(&self) -> (HostLink, mpsc::Receiver<Announcement>) {
-        let (announcements, receiver) = mpsc::channel(ANNOUNCEMENTS);
+    pub(crate) fn link(&self) -> (HostLink, Announcements) {
+        let (announcements, waiting) = mpsc::channel(ANNOUNCEMENTS);
         let link = HostLink {
             asked: self.0.asked.subscribe(),
             done: self.0.done.clone(),
             announcements,
             state_dir: self.0.state_dir.clone(),
         };
-        (link, receiver)
+        let asked = self.0.asked.subscribe();
+        (link, Announcements { waiting, asked })
     }
 
     /// Follows the object in the files; returns whether anything is asked for that was not.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use portolan_health::{BackendStatus, State, Verdicts};
 use portolan_model::ipvs::{ForwardingMethod, Tunnel, VirtualServerKey};
-use portolan_model::{Balancing, Frontend, FrontendAddress, FrontendKind, NodeTable, Record};
+use portolan_model::{
+    Balancing, Frontend, FrontendAddress, FrontendKind, NodeTable, Record, RecordHealth,
+};
 use portolan_plan::is_behind;
 
 use super::meter::Readings;
@@ -113,9 +115,9 @@ impl<'a> Chosen<'a> {
             unread: None,
             balancers: balancers
                 .map(|(record, balancing)| {
-                    let weights = self.table.health.get(&record.key);
-                    let weights = weights.map(|health| &health.weights);
-                    balancer(record, balancing, weights, sources)
+                    let health = self.table.health.get(&record.key);
+                    let health = health.map(|health| &**health);
+                    balancer(record, balancing, health, sources)
                 })
                 .collect(),
             commands: self.commands(sources),
@@ -155,7 +157,7 @@ impl<'a> Chosen<'a> {
 /// What is known about a load balancer's backends.
 struct Judged<'a> {
     verdicts: Option<&'a Verdicts>,
-    weights: Option<&'a Weights>,
+    health: Option<&'a RecordHealth>,
     used: Used,
 }
 
@@ -165,20 +167,17 @@ impl Judged<'_> {
     }
 
     fn weight(&self, address: &SocketAddr) -> Option<u32> {
-        *self.weights?.get(address)?
+        self.health?.backends.get(address)?.weight()
     }
 }
 
 /// Use of real servers, by virtual server.
 type Used = BTreeMap<VirtualServerKey, BTreeMap<SocketAddr, Usage>>;
 
-/// Weights that their health gives backends.
-type Weights = BTreeMap<SocketAddr, Option<u32>>;
-
 fn balancer(
     record: &Record,
     balancing: &Balancing,
-    weights: Option<&Weights>,
+    health: Option<&RecordHealth>,
     sources: Sources<'_>,
 ) -> Balancer {
     let verdicts = sources.health.get(&record.key).map(|verdicts| &**verdicts);
@@ -190,7 +189,7 @@ fn balancer(
     };
     let judged = Judged {
         verdicts,
-        weights,
+        health,
         used,
     };
     let errors = sources.report.map(|report| &*report.errors);

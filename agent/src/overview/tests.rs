@@ -9,7 +9,7 @@ use portolan_health::{Administrative, BackendStatus, Presence, State, Verdict, V
 use portolan_model::ipvs::{Connections, ForwardingMethod, Thresholds, VirtualServerKey};
 use portolan_model::{
     AdministrativeState, Balancing, Destination, Frontend, FrontendAddress, FrontendKind,
-    NodeTable, Profile, Protocol, Record, RecordHealth, RecordKey, SorryServer,
+    NodeTable, Profile, Protocol, Record, RecordHealth, RecordKey, SorryServer, Standing,
 };
 use tokio::sync::watch;
 
@@ -76,7 +76,11 @@ fn record(name: &str, last: u8) -> Record {
 
 fn table(records: Vec<Record>) -> NodeTable {
     let health = Arc::new(RecordHealth {
-        weights: [(backend(11), Some(300)), (backend(12), Some(0))].into(),
+        backends: [
+            (backend(11), Standing::Weight(300)),
+            (backend(12), Standing::Weight(0)),
+        ]
+        .into(),
         ..RecordHealth::default()
     });
     let health = records.iter().map(|r| (r.key.clone(), Arc::clone(&health)));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Reports to the controller about the health of load balancers' backends: all of it after the first Commit of a
-//! stream, then what has changed, once a second at most.
+//! stream, then what has changed. There is one message a second at most: the controller closes connections on which
+//! agents say too much.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use imbl::ordmap::DiffItem;
 use portolan_health::{Administrative, BackendStatus, State, Verdicts};
@@ -16,13 +16,14 @@ use portolan_proto::convert::encode_key;
 use portolan_proto::limits::{MAX_AGENT_MESSAGE_BYTES, problem_text};
 use portolan_proto::v1;
 use portolan_proto::v1::backend_health as wire;
-use portolan_subscription::at;
 use prost::Message as _;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use crate::backends::{quorum, since_boot};
 
-/// Shortest time between two reports.
+/// Shortest time between two messages. A controller allows 64 KiB each second in the long run; messages of
+/// [`MESSAGE_BYTES`] leave the rest to acknowledgements.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Size of the records of one message, in bytes. A record that is larger is cut to this.
 const MESSAGE_BYTES: usize = MAX_AGENT_MESSAGE_BYTES * 3 / 4;
@@ -36,8 +37,11 @@ pub(super) struct HealthReporter {
     /// `None` if nothing is checked here, or the checks have ended.
     health: Option<BackendHealth>,
     told: Health<RecordKey>,
-    messages: VecDeque<v1::Health>,
-    /// When a change may be reported; `None` before the first Commit.
+    /// The health that is being told; `None` if all of it is. It is told to the end before newer changes, so that records
+    /// that change all the time leave room for others.
+    telling: Option<Health<RecordKey>>,
+    message: Option<v1::Health>,
+    /// When the next message may be prepared; `None` before the first Commit.
     from: Option<Instant>,
     is_first: bool,
 }
@@ -68,64 +72,69 @@ impl HealthReporter {
     }
 
     pub(super) fn has_message(&self) -> bool {
-        !self.messages.is_empty()
+        self.message.is_some()
     }
 
     pub(super) fn next_message(&mut self) -> Option<v1::Health> {
-        self.messages.pop_front()
+        let message = self.message.take()?;
+        self.from = Some(Instant::now() + PAUSE);
+        Some(message)
     }
 
     /// Completes when there is something to report. May be cancelled.
     pub(super) async fn changed(&mut self) {
-        let Some(from) = self.from.filter(|_| self.messages.is_empty()) else {
+        let Some(from) = self.from.filter(|_| self.message.is_none()) else {
             return std::future::pending().await;
         };
         let Some(health) = &mut self.health else {
             return std::future::pending().await;
         };
-        at(Some(from)).await;
-        if health.changed().await.is_err() {
+        sleep_until(from).await;
+        if self.telling.is_none() && health.changed().await.is_err() {
             self.health = None;
             return;
         }
         self.report(since_boot());
     }
 
-    /// Prepares the messages about all changes since the last report. `now` is the time since boot.
+    /// Prepares the next message about what has changed since the last report. `now` is the time since boot.
     fn report(&mut self, now: Duration) {
         let Some(health) = &mut self.health else {
             return;
         };
-        let health = health.borrow_and_update().clone();
-        let is_first = std::mem::take(&mut self.is_first);
-        if health == self.told {
-            return;
-        }
+        let telling = self.telling.take();
+        let telling = telling.unwrap_or_else(|| health.borrow_and_update().clone());
         let mut message = v1::Health {
-            replace: is_first,
+            replace: std::mem::take(&mut self.is_first),
             ..v1::Health::default()
         };
+        let mut told = self.told.clone();
         let mut bytes = 0;
-        for change in self.told.diff(&health) {
-            let (added, removed) = match change {
-                DiffItem::Add(key, verdicts) => (Some(record(key, verdicts, now)), None),
-                DiffItem::Update { new, .. } => (Some(record(new.0, new.1, now)), None),
-                DiffItem::Remove(key, _) => (None, Some(encode_key(key))),
+        for change in self.told.diff(&telling) {
+            let (key, verdicts) = match change {
+                DiffItem::Add(key, verdicts) => (key, Some(verdicts)),
+                DiffItem::Update { new, .. } => (new.0, Some(new.1)),
+                DiffItem::Remove(key, _) => (key, None),
             };
-            let size = added.as_ref().map_or(0, v1::RecordHealth::encoded_len)
-                + removed.as_ref().map_or(0, v1::RecordKey::encoded_len)
+            let put = verdicts.map(|verdicts| record(key, verdicts, now));
+            let delete = verdicts.is_none().then(|| encode_key(key));
+            let size = put.as_ref().map_or(0, v1::RecordHealth::encoded_len)
+                + delete.as_ref().map_or(0, v1::RecordKey::encoded_len)
                 + 8;
             if bytes > 0 && bytes + size > MESSAGE_BYTES {
-                self.messages.push_back(std::mem::take(&mut message));
-                bytes = 0;
+                self.telling = Some(telling.clone());
+                break;
             }
             bytes += size;
-            message.put.extend(added);
-            message.delete.extend(removed);
+            message.put.extend(put);
+            message.delete.extend(delete);
+            match verdicts {
+                Some(verdicts) => told.insert(key.clone(), Arc::clone(verdicts)),
+                None => told.remove(key),
+            };
         }
-        self.messages.push_back(message);
-        self.told = health;
-        self.from = Some(Instant::now() + PAUSE);
+        self.told = told;
+        self.message = (bytes > 0).then_some(message);
     }
 }
 
@@ -203,6 +212,7 @@ mod tests {
     use futures_util::FutureExt as _;
     use portolan_health::{Presence, Verdict};
     use portolan_model::Protocol;
+    use tokio::time::timeout_at;
 
     use super::*;
 
@@ -265,6 +275,16 @@ mod tests {
         std::iter::from_fn(|| reporter.next_message()).collect()
     }
 
+    /// The messages of a stream that takes all at once.
+    async fn messages_within(reporter: &mut HealthReporter, time: Duration) -> Vec<v1::Health> {
+        let mut all = Vec::new();
+        let end = Instant::now() + time;
+        while timeout_at(end, reporter.changed()).await.is_ok() {
+            all.extend(messages(reporter));
+        }
+        all
+    }
+
     #[tokio::test]
     async fn all_is_told_first_and_then_what_has_changed() {
         let both = [State::Up, State::Down];
@@ -320,7 +340,7 @@ mod tests {
         assert!(!none.has_message());
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn large_reports_are_several_messages_that_the_controller_takes() {
         let long = "x".repeat(300);
         let many = vec![State::Down; 100];
@@ -331,8 +351,7 @@ mod tests {
         huge.push(State::Down);
         health.insert(key("huge"), verdicts(&huge, "no answer"));
         let (mut reporter, _sender) = reporter(health);
-        reporter.changed().await;
-        let messages = messages(&mut reporter);
+        let messages = messages_within(&mut reporter, Duration::from_secs(60)).await;
         assert!(messages.len() > 5);
         let largest = messages.iter().map(v1::Health::encoded_len).max();
         assert!(
@@ -348,5 +367,35 @@ mod tests {
         assert_eq!((huge.total, huge.up), (9_001, 9_000));
         assert!(huge.backends.len() > 1_000);
         assert_eq!(huge.backends[0].reason, "no answer");
+    }
+
+    /// The controller allows 64 KiB each second beyond its burst.
+    #[tokio::test(start_paused = true)]
+    async fn a_large_report_is_told_at_a_rate_that_the_controller_allows() {
+        let reason = "x".repeat(120);
+        let records = |state: State| -> Health<RecordKey> {
+            let verdicts = verdicts(&[state; 100], &reason);
+            let names = (0..100).map(|index| format!("a{index:02}"));
+            names.map(|name| (key(&name), verdicts.clone())).collect()
+        };
+        let (mut reporter, sender) = reporter(records(State::Down));
+        let start = messages_within(&mut reporter, Duration::from_secs(5)).await;
+        let bytes: usize = start.iter().map(v1::Health::encoded_len).sum();
+        assert!((3 << 16..5 << 16).contains(&bytes), "{bytes} bytes");
+        // What changes meanwhile is told afterwards.
+        sender.send_replace(records(State::Up).without(&key("a99")));
+        let rest = messages_within(&mut reporter, Duration::from_secs(120)).await;
+        let mut told = std::collections::BTreeMap::new();
+        for message in start.iter().chain(&rest) {
+            for record in &message.put {
+                told.insert(record.key.clone().unwrap().service, record.up);
+            }
+            for key in &message.delete {
+                told.remove(&key.service);
+            }
+        }
+        assert_eq!(told.len(), 99);
+        assert!(told.values().all(|up| *up == 100), "{told:?}");
+        assert!(!reporter.has_message());
     }
 }

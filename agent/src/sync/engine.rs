@@ -41,7 +41,7 @@ pub trait Engine: Send {
     /// Forgets what was read, so that the next reconciliation reads it.
     fn forget(&mut self);
 
-    /// Makes the kernel equal to a table. One from disk deletes nothing.
+    /// Makes the kernel equal to a table. One from disk deletes nothing that it lacks.
     fn reconcile(
         &mut self,
         table: &Arc<NodeTable>,

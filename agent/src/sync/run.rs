@@ -303,7 +303,7 @@ impl<E: Engine> SyncLoop<E> {
             outputs.health_checks.apply(wanted, addresses).await;
         }
         if let Err(error) = self.reconciler.settle().await {
-            tracing::warn!(%error, "rules cannot be read back: they are written again");
+            tracing::warn!(%error, "the reconciliation is not complete: the next one completes it");
         }
         self.tell_ways();
         self.plan_retry(&outcome);

@@ -52,6 +52,11 @@ impl Health {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Records that the content in force is the current one again.
+    pub fn note_usable(&self) {
+        self.broken.store(false, Ordering::Relaxed);
+    }
+
     /// Number of reloads.
     #[must_use]
     pub fn reloads(&self) -> u64 {

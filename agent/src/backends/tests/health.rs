@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use portolan_model::check::OnFailure;
+use portolan_plan::{Config, KernelState, NodeFacts, Step, desire, plan};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -14,17 +16,30 @@ fn without_any_result_the_sorry_server_does_not_come_in() {
         status.state = State::Probing;
     }
     let nothing = BTreeMap::new();
-    assert!(!health(Some(&probing), &nothing).is_sorry);
+    assert_eq!(health(Some(&probing), &nothing).is_sorry, None);
     let mut down = Verdicts::clone(&verdicts(State::Down, 0));
     down.sorry = true;
-    assert!(health(Some(&down), &nothing).is_sorry);
+    assert_eq!(health(Some(&down), &nothing).is_sorry, Some(true));
     // Nor because the only backend with a result is drained by command.
     probing.states.get_mut(&backend(1)).unwrap().state = State::Up;
-    assert!(health(Some(&probing), &nothing).is_sorry);
+    assert_eq!(health(Some(&probing), &nothing).is_sorry, Some(true));
     for status in probing.states.values_mut().take(1) {
         status.administrative = Administrative::Drain;
     }
-    assert!(!health(Some(&probing), &nothing).is_sorry);
+    assert_eq!(health(Some(&probing), &nothing).is_sorry, None);
+}
+
+#[test]
+fn a_quorum_that_backends_without_a_result_can_bring_is_not_known() {
+    let mut open = Verdicts::clone(&verdicts(State::Down, 0));
+    open.states.get_mut(&backend(1)).unwrap().state = State::Probing;
+    open.is_quorum_open = true;
+    let of = health(Some(&open), &BTreeMap::new());
+    assert_eq!((of.is_sorry, of.lacks_quorum), (None, false));
+    assert_eq!(of.backends, [(backend(2), Standing::Weight(0))].into());
+    assert_eq!(crate::backends::quorum(&open), None);
+    open.is_quorum_open = false;
+    assert_eq!(crate::backends::quorum(&open), Some(false));
 }
 
 #[test]
@@ -37,21 +52,30 @@ fn a_command_counts_at_once_and_before_any_check() {
         Some(verdicts(State::Up, 7)),
     ] {
         let drained = of(verdicts.as_deref(), drain);
-        assert_eq!(drained.weights.get(&backend(2)), Some(&Some(0)));
+        assert_eq!(
+            drained.backends.get(&backend(2)),
+            Some(&Standing::Weight(0))
+        );
         assert_eq!(drained.commanded, [backend(2)].into());
         let disabled = of(verdicts.as_deref(), disabled);
-        assert_eq!(disabled.weights.get(&backend(2)), Some(&None));
+        assert_eq!(
+            disabled.backends.get(&backend(2)),
+            Some(&Standing::Disabled)
+        );
         // A verdict from before the command says nothing about one that is enabled.
         let enabled = of(verdicts.as_deref(), Administrative::Enabled);
-        assert_eq!(enabled.weights.get(&backend(2)), None);
+        assert_eq!(enabled.backends.get(&backend(2)), None);
     }
     let mut judged = Verdicts::clone(&verdicts(State::Up, 7));
     judged.states.get_mut(&backend(2)).unwrap().commanded = Some(Administrative::Enabled);
     let enabled = of(Some(&judged), Administrative::Enabled);
-    assert_eq!(enabled.weights.get(&backend(2)), Some(&Some(7)));
+    assert_eq!(
+        enabled.backends.get(&backend(2)),
+        Some(&Standing::Weight(7))
+    );
     // Nor does one from before the end of a command.
     let without = health(Some(&judged), &BTreeMap::new());
-    assert_eq!(without.weights.get(&backend(2)), None);
+    assert_eq!(without.backends.get(&backend(2)), None);
 }
 
 /// The inputs of health.
@@ -103,5 +127,76 @@ proptest! {
             }
             before = now;
         }
+    }
+}
+
+/// Steps of the kernel after a change of the second backend, which leaves on failure.
+fn steps_after(
+    verdicts: &Verdicts,
+    commanded: Option<Administrative>,
+    configured: AdministrativeState,
+) -> Vec<Step> {
+    let table = |configured, health| {
+        let mut record = balanced("web");
+        let balancing = Arc::make_mut(record.balancing.as_mut().unwrap());
+        balancing.health.on_failure = OnFailure::Remove;
+        let profile = &mut balancing.profiles[0];
+        profile.administrative_state = AdministrativeState::Enabled;
+        let second = Profile {
+            administrative_state: configured,
+            ..profile.clone()
+        };
+        balancing.profiles.push(second);
+        balancing.profile_of = vec![0, 1];
+        NodeTable {
+            records: [(record.key.clone(), Arc::new(record))]
+                .into_iter()
+                .collect(),
+            health: [(key("web"), Arc::new(health))].into_iter().collect(),
+            ..NodeTable::default()
+        }
+    };
+    let (facts, config) = (NodeFacts::default(), Config::default());
+    let up = health(Some(&super::verdicts(State::Up, 1)), &BTreeMap::new());
+    let before = table(AdministrativeState::Enabled, up);
+    let nothing = KernelState::default();
+    let before = desire(&before, &facts, &config, &nothing).state;
+    let commanded = commanded.map(|state| (backend(2), state));
+    let health = health(Some(verdicts), &commanded.into_iter().collect());
+    let after = desire(&table(configured, health), &facts, &config, &before);
+    plan(&after, &before, &config)
+}
+
+#[test]
+fn only_a_failed_backend_leaves_with_its_connections() {
+    let (enabled, disabled) = (AdministrativeState::Enabled, AdministrativeState::Disabled);
+    let up = verdicts(State::Up, 1);
+    let leaves = |state, presence, administrative| {
+        let mut verdicts = Verdicts::clone(&verdicts(state, 0));
+        verdicts.backends.get_mut(&backend(2)).unwrap().presence = presence;
+        verdicts.states.get_mut(&backend(2)).unwrap().administrative = administrative;
+        verdicts
+    };
+    let failed = leaves(State::Down, Presence::Absent, Administrative::Enabled);
+    let steps = steps_after(&failed, None, enabled);
+    assert!(
+        matches!(&steps[..], [Step::DelRealServer { address, .. }] if *address == backend(2)),
+        "{steps:?}"
+    );
+    let by_agent = leaves(State::Up, Presence::Leaving, Administrative::Disabled);
+    for steps in [
+        steps_after(&up, Some(Administrative::Disabled), enabled),
+        steps_after(&up, None, disabled),
+        steps_after(&by_agent, None, enabled),
+        steps_after(&by_agent, None, disabled),
+    ] {
+        assert!(
+            matches!(
+                &steps[..],
+                [Step::SetRealServer { address, config, .. }]
+                    if *address == backend(2) && config.weight == 0
+            ),
+            "{steps:?}"
+        );
     }
 }

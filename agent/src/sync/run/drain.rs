@@ -38,7 +38,7 @@ impl<E: Engine> SyncLoop<E> {
         self.drain_at = None;
         let target = self.inputs.tables.borrow().clone();
         if target.is_some_and(|target| target.is_from_disk) {
-            // A table from disk deletes nothing before a controller has sent one.
+            // A table from disk may lack what drains: nothing is deleted before a controller has sent one.
             self.drain_at = Some(Instant::now() + self.timing.drain);
             return;
         }

@@ -3,6 +3,11 @@
 //! Tables from disk, which may be older than the kernel's state.
 
 use portolan_dataplane::{Flow, Tuple};
+use portolan_model::check::{HealthPolicy, OnFailure};
+use portolan_model::ipvs::{ForwardingMethod, Thresholds};
+use portolan_model::{
+    AdministrativeState, Balancing, Profile, RecordHealth, SorryServer, Standing,
+};
 use portolan_plan::Step;
 
 use super::*;
@@ -10,6 +15,7 @@ use super::*;
 const NEWER: &str = "10.0.0.3:80";
 /// In no table any more.
 const GONE: &str = "10.0.0.4:80";
+const SORRY: &str = "10.0.0.9:80";
 
 fn of_service(service: &str, vip: &str, protocol: Protocol, destinations: &[&str]) -> Record {
     let mut record = record(protocol, destinations);
@@ -119,4 +125,67 @@ fn before_without_drained(before: &KernelState) -> KernelState {
         }
     }
     state
+}
+
+/// A load balancer whose failed backends leave, and its health: the second backend has failed or not, and the sorry
+/// server serves or not.
+fn balanced(protocol: Protocol, destinations: &[&str], fails: bool) -> NodeTable {
+    let profile = Profile {
+        forwarding: ForwardingMethod::Masquerade,
+        thresholds: Thresholds::default(),
+        checks: Vec::new(),
+        administrative_state: AdministrativeState::Enabled,
+    };
+    let mut record = record(protocol, destinations);
+    record.balancing = Some(Arc::new(Balancing {
+        profile_of: vec![0; destinations.len()],
+        profiles: vec![profile],
+        sorry_server: Some(SorryServer {
+            address: SORRY.parse().unwrap(),
+            forwarding: ForwardingMethod::Masquerade,
+            keep_idle: false,
+        }),
+        health: HealthPolicy {
+            on_failure: OnFailure::Remove,
+            ..HealthPolicy::default()
+        },
+        ..Balancing::default()
+    }));
+    let judged = |address: &&str| {
+        let standing = match fails && *address == LEAVES {
+            true => Standing::Failed,
+            false => Standing::Weight(1),
+        };
+        (address.parse().unwrap(), standing)
+    };
+    let health = RecordHealth {
+        backends: destinations.iter().map(judged).collect(),
+        is_sorry: Some(!fails),
+        ..RecordHealth::default()
+    };
+    let health = (record.key.clone(), Arc::new(health));
+    NodeTable {
+        health: [health].into_iter().collect(),
+        ..table(record)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_takes_out_what_a_table_from_disk_has_and_nothing_else() {
+    for (protocol, sorry) in [(Protocol::Tcp, Some(0)), (Protocol::Udp, None)] {
+        let mut rig = Rig::start();
+        let newer = balanced(protocol, &[STAYS, LEAVES, NEWER], false);
+        rig.put(1, newer).await;
+        assert_eq!(rig.weight(SORRY).await, Some(1));
+        let (kernel, state) = rig.stop().await;
+
+        let mut rig = Rig::with(kernel, state, boot_clock(Instant::now()));
+        let older = balanced(protocol, &[STAYS, LEAVES], true);
+        rig.put_from(true, 1, older).await;
+        assert_eq!(rig.weight(LEAVES).await, None, "{protocol}");
+        assert_eq!(rig.weight(SORRY).await, sorry, "{protocol}");
+        for kept in [STAYS, NEWER] {
+            assert_eq!(rig.weight(kept).await, Some(1), "{protocol} {kept}");
+        }
+    }
 }
