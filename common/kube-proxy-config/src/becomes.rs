@@ -93,6 +93,14 @@ pub fn convert(
     if config.get("mode").is_none() {
         other_mode("the default mode", &mut done);
     }
+    let is_by_cidr = config.get("detectLocalMode").is_none();
+    if is_by_cidr && config.get("clusterCIDR").is_none() {
+        done.note(
+            "clusterCIDR",
+            "it is empty: the chart asks for the networks of pods in agent.kernel.clusterCIDRs, or for another \
+             agent.kernel.detectLocalMode",
+        );
+    }
     Ok(done)
 }
 

@@ -96,6 +96,17 @@ impl Config {
         }
     }
 
+    /// Sets what kube-proxy has in place of a field that is not set in its mode. In nftables mode node ports are at the
+    /// node's primary addresses (kube-proxy: `cmd/kube-proxy/app/server_linux.go`, `platformApplyDefaults`).
+    pub(crate) fn complete(mut self) -> Self {
+        if self.text("mode") == Some("nftables") {
+            let primary = || Value::from(["primary"].as_slice());
+            let settings = &mut self.settings;
+            settings.entry("nodePortAddresses").or_insert_with(primary);
+        }
+        self
+    }
+
     /// Sets a field; an absent or default value unsets it.
     ///
     /// # Errors
@@ -189,7 +200,7 @@ pub fn parse(text: &str, lenient: bool) -> Result<(Config, Vec<Problem>), Config
     }
     reader.wrong.sort();
     match reader.wrong.is_empty() {
-        true => Ok((reader.config, reader.unknown)),
+        true => Ok((reader.config.complete(), reader.unknown)),
         false => Err(ConfigError(reader.wrong)),
     }
 }

@@ -53,7 +53,7 @@ pub fn parse_flags(text: &str) -> Result<Config, ConfigError> {
         }
     }
     match problems.is_empty() {
-        true => Ok(config),
+        true => Ok(config.complete()),
         false => Err(ConfigError(problems)),
     }
 }

@@ -197,7 +197,9 @@ nftables: {masqueradeBit: 13}
     assert_eq!(done.values.to_json(), expected);
     assert_eq!(lost(&done), ["hostnameOverride"]);
     let notes: Vec<_> = done.findings.iter().map(|finding| finding.path).collect();
-    assert_eq!(notes, ["hostnameOverride", "nftables.masqueradeBit"]);
+    // It has no network of pods.
+    let expected = ["hostnameOverride", "nftables.masqueradeBit", "clusterCIDR"];
+    assert_eq!(notes, expected);
 }
 
 #[test]
@@ -227,20 +229,19 @@ oomScoreAdj: -998
 /// The chart's default takes over from every mode.
 #[test]
 fn other_modes_are_taken_over_with_a_note() {
-    for (text, mode, dataplane) in [
-        ("mode: iptables\n", "iptables", None),
-        ("mode: nftables\n", "nftables", Some("nftables")),
-        ("", "default", None),
+    let nftables = json!({
+        "dataplane": "nftables",
+        // Without a list, those alone.
+        "kernel": { "clusterCIDRs": ["10.244.0.0/16"], "nodePortAddresses": ["primary"] },
+    });
+    let other = json!({ "kernel": { "clusterCIDRs": ["10.244.0.0/16"] } });
+    for (text, mode, expected) in [
+        ("mode: iptables\n", "iptables", &other),
+        ("mode: nftables\n", "nftables", &nftables),
+        ("", "default", &other),
     ] {
-        let done = converted(text);
-        let found: Vec<_> = done
-            .values
-            .paths()
-            .map(|path| (path, done.values.get(path)))
-            .collect();
-        let value = dataplane.map(|name| json!(name));
-        let expected = value.as_ref().map(|value| ("agent.dataplane", Some(value)));
-        assert_eq!(found, Vec::from_iter(expected));
+        let done = converted(&format!("{text}clusterCIDR: 10.244.0.0/16\n"));
+        assert_eq!(done.values.to_json(), json!({ "agent": expected }));
         assert!(!done.has_losses());
         let [note] = &done.findings[..] else {
             panic!("{:?}", done.findings)
@@ -248,6 +249,29 @@ fn other_modes_are_taken_over_with_a_note() {
         assert_eq!(note.path, "mode");
         assert!(note.reason.contains(mode), "{}", note.reason);
     }
+}
+
+#[test]
+fn node_ports_of_nftables_mode_are_at_primary_addresses_unless_others_are_named() {
+    let addresses = |done: &Converted| done.values.get("agent.kernel.nodePortAddresses").cloned();
+    let done = converted("mode: nftables\nnodePortAddresses: [192.0.2.0/24]\n");
+    assert_eq!(addresses(&done), Some(json!(["192.0.2.0/24"])));
+    let config = crate::parse_flags("--proxy-mode=nftables").unwrap();
+    let done = convert(&config, None).unwrap();
+    assert_eq!(addresses(&done), Some(json!(["primary"])));
+    assert_eq!(addresses(&converted("mode: ipvs\n")), None);
+}
+
+#[test]
+fn an_empty_network_of_pods_is_noted() {
+    let noted = |text: &str| {
+        let findings = converted(text).findings;
+        findings.iter().any(|finding| finding.path == "clusterCIDR")
+    };
+    assert!(noted("mode: ipvs\n"));
+    assert!(noted("mode: ipvs\nclusterCIDR: ''\n"));
+    assert!(!noted("mode: ipvs\nclusterCIDR: 10.244.0.0/16\n"));
+    assert!(!noted("mode: ipvs\ndetectLocalMode: NodeCIDR\n"));
 }
 
 #[test]
