@@ -48,7 +48,8 @@ pub struct DnsServerArgs {
     socket_group: Option<SocketGroup>,
 
     /// A name server that resolves targets of ExternalName Services outside of the zones, as
-    /// ADDRESS:PORT; may be repeated. Without it, the answer is the CNAME record alone.
+    /// ADDRESS:PORT; may be repeated. Without it, the answer is the CNAME record alone, as for more than 256 questions
+    /// at once.
     #[arg(
         id = "dns_upstream",
         long = "dns-upstream",

@@ -48,6 +48,7 @@ pub mod skydns;
 #[cfg(test)]
 mod testing;
 mod upstream;
+mod walk;
 mod wire;
 mod zone;
 pub mod zone_file;
@@ -66,5 +67,6 @@ pub use records::{RecordSet, ServiceRecords, Srv};
 pub use server::Server;
 pub use shared::{Dirty, SharedZone, Subscription};
 pub use upstream::Upstream;
+pub use walk::ReadZone;
 pub use wire::MAX_MESSAGE;
 pub use zone::{Answer, Applied, NameEntry, Zone};

@@ -17,6 +17,8 @@ use crate::zone::{Applied, Zone};
 pub struct SharedZone {
     zone: RwLock<Zone>,
     subscribers: Mutex<Vec<Weak<Inbox>>>,
+    #[cfg(test)]
+    reads: std::sync::atomic::AtomicUsize,
 }
 
 impl SharedZone {
@@ -26,7 +28,15 @@ impl SharedZone {
         Self {
             zone: RwLock::new(zone),
             subscribers: Mutex::default(),
+            #[cfg(test)]
+            reads: 0.into(),
         }
+    }
+
+    /// The number of times that it was locked for reading.
+    #[cfg(test)]
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Applies changes one by one: questions are answered between two of them.
@@ -56,6 +66,9 @@ impl SharedZone {
     /// The zone as it is now. Changes wait for as long as this is held: hold it shortly, and not
     /// across an `await`.
     pub fn read(&self) -> RwLockReadGuard<'_, Zone> {
+        #[cfg(test)]
+        self.reads
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.zone.read().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -12,6 +12,7 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode}
 use hickory_proto::rr::{Name, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
 
 use crate::wire::MAX_MESSAGE;
 use crate::zone::Answer;
@@ -19,11 +20,15 @@ use crate::zone::Answer;
 /// The longest accepted reply over UDP (DNS flag day 2020), in bytes.
 const UDP_PAYLOAD: u16 = 1232;
 
-/// Recursive name servers.
+/// Questions that are under way at most. Each has a socket and a buffer for as long as the servers may take.
+const UNDER_WAY: usize = 256;
+
+/// Recursive name servers. Clones share the limit of questions.
 #[derive(Debug, Clone)]
 pub struct Upstream {
     servers: Arc<[SocketAddr]>,
     timeout: Duration,
+    room: Arc<Semaphore>,
 }
 
 /// The reason for a missing answer from upstream.
@@ -49,13 +54,18 @@ impl Upstream {
         Self {
             servers: servers.into(),
             timeout,
+            room: Arc::new(Semaphore::new(UNDER_WAY)),
         }
     }
 
     /// Completes an answer whose alias leaves the zones. As in CoreDNS the alias is an answer even
-    /// if its target cannot be resolved or does not exist.
+    /// if its target cannot be resolved or does not exist, or if too many questions are under way.
     pub(crate) async fn complete(&self, mut answer: Answer, kind: RecordType) -> Answer {
         let Some(name) = answer.elsewhere.take() else {
+            return answer;
+        };
+        let Ok(_room) = self.room.try_acquire() else {
+            tracing::debug!(%name, %kind, "too many questions to upstream");
             return answer;
         };
         if let Some(reply) = self.lookup(&name, kind).await {
@@ -132,4 +142,66 @@ async fn over_tcp(server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>, Upstream
     let mut reply = vec![0; length.into()];
     stream.read_exact(&mut reply).await?;
     Ok(reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    use crate::testing::{config, zone_of};
+    use crate::{Kind, NamesChange, Service, ServiceKey, Zone};
+
+    use super::*;
+
+    const MANY: usize = 300;
+
+    fn zone() -> Zone {
+        let external = NamesChange::Service(Service {
+            key: ServiceKey::new("testns", "ext"),
+            kind: Kind::ExternalName {
+                target: "www.example.org".to_owned(),
+            },
+            ports: Vec::new(),
+            publish_not_ready: false,
+        });
+        zone_of(config(), [external])
+    }
+
+    /// Begins a question; an answer if it is there at once.
+    fn begin<F: Future>(mut question: Pin<Box<F>>) -> Result<Pin<Box<F>>, F::Output> {
+        let mut context = Context::from_waker(Waker::noop());
+        match question.as_mut().poll(&mut context) {
+            Poll::Pending => Ok(question),
+            Poll::Ready(answer) => Err(answer),
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_questions_are_under_way_at_most() {
+        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let servers = [silent.local_addr().unwrap()];
+        let upstream = Upstream::new(&servers, Duration::from_secs(3600));
+        let (zone, name) = (zone(), Name::from_ascii("ext.testns.svc.cluster.local."));
+        let name = name.unwrap();
+        let ask = || {
+            let answer = zone.answer(&name, RecordType::A);
+            Box::pin(upstream.complete(answer, RecordType::A))
+        };
+        let (mut under_way, mut answered) = (Vec::new(), Vec::new());
+        for _ in 0..MANY {
+            match begin(ask()) {
+                Ok(question) => under_way.push(question),
+                Err(answer) => answered.push(answer),
+            }
+        }
+        assert_eq!(
+            (under_way.len(), answered.len()),
+            (UNDER_WAY, MANY - UNDER_WAY)
+        );
+        // The alias, as when no server helps.
+        assert!(answered.iter().all(|answer| answer.answers.len() == 1));
+        under_way.pop();
+        assert!(begin(ask()).is_ok());
+    }
 }

@@ -169,8 +169,8 @@ fn service(name: &str, ip: &str) -> Result<NamesChange> {
 
 /// The keys that the exporter should write.
 fn desired(zone: &SharedZone, layout: &Layout) -> BTreeMap<String, String> {
+    let subjects = Layout::subjects(zone);
     let zone = zone.read();
-    let subjects = Layout::subjects(&zone);
     let keys = subjects
         .iter()
         .flat_map(|subject| layout.keys(&zone, subject));

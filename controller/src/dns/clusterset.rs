@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::args::DnsArgs;
-use super::{ask, etcd, now_as_serial, write_files};
+use super::{ask, drained, etcd, now_as_serial, write_files};
 use crate::args::{Args, Source};
 pub(crate) use noted::ClusterNames;
 use noted::Noted;
@@ -63,23 +63,14 @@ impl ClusterSetDns {
         if args.source != Source::Clusters || !dns.is_clusterset_on() {
             return Ok(None);
         }
-        let zones = Zones::default();
-        let feeds = ClusterFeeds::default();
         let names = ClusterNames::default();
-        let mut follower = Follower {
-            config: dns.clusterset_config()?,
-            serial: now_as_serial(),
-            exports: Exports::new(dns, vital)?,
-            zones: zones.clone(),
-            feeds: feeds.clone(),
-            running: BTreeMap::new(),
-            tasks: JoinSet::new(),
-        };
+        let mut follower = Follower::new(dns, vital)?;
+        let (zones, feeds) = (follower.zones.clone(), follower.feeds.clone());
         let metrics = Metrics::register(registry);
         let mut bound = Vec::new();
         for (cluster, address) in dns.clusterset_listeners() {
             // Answers are SERVFAIL until the cluster is known.
-            let zone = follower.zone(&cluster.as_str().into())?;
+            let zone = follower.listener(&cluster.as_str().into())?;
             let listener = address.bind(&dns.server.socket_access()).await;
             let listener = listener.context("--dns-clusterset-listen")?;
             bound.push((listener, Server::new(zone).with_metrics(metrics.clone())));
@@ -109,13 +100,13 @@ impl ClusterSetDns {
         ask::cluster_routes(self.zones.clone())
     }
 
-    /// Serves on the next bound address; `None` after the last one.
+    /// Serves on the next bound address until a while after the token; `None` after the last one.
     pub(crate) fn next_listener(
         &mut self,
         token: &CancellationToken,
     ) -> Option<impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static> {
         let (bound, server) = self.bound.pop()?;
-        Some(bound.serve(server, token.clone().cancelled_owned()))
+        Some(bound.serve(server, drained(token.clone())))
     }
 }
 
@@ -143,12 +134,35 @@ struct Follower {
     exports: Exports,
     zones: Zones,
     feeds: ClusterFeeds,
+    /// The zones that listeners answer from, whether their cluster is there or not.
+    listeners: BTreeMap<Arc<str>, Arc<SharedZone>>,
     /// Ends the tasks of a cluster when it is dropped.
     running: BTreeMap<Arc<str>, DropGuard>,
     tasks: JoinSet<()>,
 }
 
 impl Follower {
+    fn new(dns: &DnsArgs, vital: &Vital) -> anyhow::Result<Self> {
+        Ok(Self {
+            config: dns.clusterset_config()?,
+            serial: now_as_serial(),
+            exports: Exports::new(dns, vital)?,
+            zones: Zones::default(),
+            feeds: ClusterFeeds::default(),
+            listeners: BTreeMap::new(),
+            running: BTreeMap::new(),
+            tasks: JoinSet::new(),
+        })
+    }
+
+    /// The zone that a listener answers from.
+    fn listener(&mut self, cluster: &Arc<str>) -> anyhow::Result<Arc<SharedZone>> {
+        let zone = self.zone(cluster)?;
+        self.listeners
+            .insert(Arc::clone(cluster), Arc::clone(&zone));
+        Ok(zone)
+    }
+
     async fn run(mut self, names: ClusterNames) {
         loop {
             for (cluster, noted) in names.next().await {
@@ -166,7 +180,7 @@ impl Follower {
 
     fn apply(&mut self, cluster: &Arc<str>, noted: Noted) -> anyhow::Result<()> {
         if noted.has_left {
-            // Files and keys stay, as the tables of agents do.
+            // Files, keys and the answers of listeners stay, as the tables of agents do.
             self.running.remove(cluster);
             self.feeds.remove(cluster);
             self.zones.lock().remove(cluster);
@@ -195,14 +209,12 @@ impl Follower {
         if let Some(zone) = known.filter(|_| is_running) {
             return Ok(zone);
         }
-        let zone = Arc::new(SharedZone::new(Zone::new(
-            self.config.clone(),
-            self.serial,
-        )?));
+        let zone = self.begin(cluster)?;
         self.zones
             .lock()
             .insert(Arc::clone(cluster), Arc::clone(&zone));
         let stop = CancellationToken::new();
+        let running = stop.clone().drop_guard();
         let mut start = |task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
             let stop = stop.clone();
             self.tasks.spawn(async move {
@@ -220,7 +232,100 @@ impl Follower {
             let layout = Layout::new(&format!("{}-{cluster}", etcd.prefix))?;
             start(Box::pin(etcd.clone().run(layout, Arc::clone(&zone))));
         }
-        self.running.insert(Arc::clone(cluster), stop.drop_guard());
+        self.running.insert(Arc::clone(cluster), running);
         Ok(zone)
+    }
+
+    /// A zone without names: that of the cluster's listener, if there is one.
+    fn begin(&self, cluster: &str) -> anyhow::Result<Arc<SharedZone>> {
+        let empty = Zone::new(self.config.clone(), self.serial)?;
+        let Some(zone) = self.listeners.get(cluster) else {
+            return Ok(Arc::new(SharedZone::new(empty)));
+        };
+        zone.replace(empty);
+        Ok(Arc::clone(zone))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use portolan_dns::{Kind, NamesChange, Service, ServiceKey};
+
+    use super::*;
+    use crate::args::Cli;
+
+    fn follower() -> Follower {
+        let flags = [
+            "portolan-controller",
+            "--source",
+            "clusters",
+            "--dns-clusterset-zone",
+            "clusterset.local",
+            "--policy-file",
+            "/policy",
+        ];
+        let args = Cli::try_parse_from(flags).unwrap().run;
+        let (vital, _failures) = Vital::new(CancellationToken::new());
+        Follower::new(&args.dns, &vital).unwrap()
+    }
+
+    /// Everything that the writer says of a cluster with one import.
+    fn complete(cluster: &Arc<str>, import: &str) -> ClusterNames {
+        let names = ClusterNames::default();
+        let key = ServiceKey::new("ns", import);
+        let ips = vec!["10.112.0.1".parse().unwrap()];
+        let service = Service {
+            key: key.clone(),
+            kind: Kind::ClusterIp { ips },
+            ports: Vec::new(),
+            publish_not_ready: false,
+        };
+        let change = NamesChange::Whole {
+            key,
+            service: Some(service),
+            slices: Vec::new(),
+        };
+        names.import(cluster, change);
+        names.complete(cluster);
+        names
+    }
+
+    async fn apply(follower: &mut Follower, names: &ClusterNames) {
+        for (cluster, noted) in names.next().await {
+            follower.apply(&cluster, noted).unwrap();
+        }
+    }
+
+    fn imports(zone: &SharedZone) -> Vec<String> {
+        let keys = zone.read().services();
+        keys.into_iter().map(|key| key.name).collect()
+    }
+
+    #[tokio::test]
+    async fn a_listener_answers_for_a_cluster_that_left_and_came_back() {
+        let mut follower = follower();
+        let eu: Arc<str> = "eu-1".into();
+        let listener = follower.listener(&eu).unwrap();
+        assert!(!listener.read().is_synced());
+        apply(&mut follower, &complete(&eu, "a")).await;
+        assert_eq!(imports(&listener), ["a"]);
+
+        // As the tables of its agents the last answers stay.
+        let left = ClusterNames::default();
+        left.left(&eu);
+        apply(&mut follower, &left).await;
+        assert_eq!(imports(&listener), ["a"]);
+        assert!(follower.zones.get(&eu).is_none());
+
+        // It begins anew, without what it had.
+        let (serial, namespaces) = (listener.read().serial(), ClusterNames::default());
+        namespaces.namespaces(&eu, ["ns".to_owned()].into());
+        apply(&mut follower, &namespaces).await;
+        assert!(!listener.read().is_synced());
+        apply(&mut follower, &complete(&eu, "b")).await;
+        assert_eq!(imports(&listener), ["b"]);
+        let zone = listener.read();
+        assert!(zone.is_synced() && zone.serial() > serial);
     }
 }

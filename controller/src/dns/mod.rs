@@ -32,6 +32,8 @@ use clusterset::ClusterSetDns;
 
 /// Batches of the source that may wait.
 const BATCHES: usize = 64;
+/// The time for which answers go on once the controller stops: until then the endpoints of its Service may still name it.
+const DRAIN: Duration = Duration::from_secs(5);
 /// The pause after a failure to write a zone file.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -110,15 +112,21 @@ impl Dns {
         ask::routes(Arc::clone(&self.zone))
     }
 
-    /// Serves on the next bound address; `None` after the last one.
+    /// Serves on the next bound address until [`DRAIN`] after the token; `None` after the last one.
     pub(crate) fn next_listener(
         &mut self,
         token: &CancellationToken,
     ) -> Option<impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static> {
         let bound = self.bound.pop()?;
         let server = self.server.clone();
-        Some(bound.serve(server, token.clone().cancelled_owned()))
+        Some(bound.serve(server, drained(token.clone())))
     }
+}
+
+/// Completes when the listeners of a controller that stops are to end.
+async fn drained(stopping: CancellationToken) {
+    stopping.cancelled().await;
+    tokio::time::sleep(DRAIN).await;
 }
 
 /// Applies the changes of the source, until it ends.
@@ -168,4 +176,29 @@ fn write_files(
     };
     let never = std::future::pending();
     Ok(zone_file::export(Arc::clone(zone), config, never))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::args::Cli;
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_go_on_while_endpoints_may_still_name_the_controller() {
+        let flags = "portolan-controller --source file --file a.yaml --dns-zone cluster.local \
+            --dns-bind-address 127.0.0.1:0";
+        let args = Cli::try_parse_from(flags.split_whitespace()).unwrap().run;
+        let (vital, _failures) = Vital::new(CancellationToken::new());
+        let started = Dns::start(&args, &mut Registry::default(), &vital).await;
+        let mut dns = started.unwrap().unwrap();
+        let stopping = CancellationToken::new();
+        let serving = tokio::spawn(dns.next_listener(&stopping).unwrap());
+        let begin = Instant::now();
+        stopping.cancel();
+        serving.await.unwrap().unwrap();
+        assert_eq!(begin.elapsed().as_secs(), 5);
+    }
 }

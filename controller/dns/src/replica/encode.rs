@@ -10,41 +10,34 @@ use super::pb::item::Item as Kind;
 use super::pb::{self, Item};
 use crate::config::{PodMode, ZoneConfig, ZoneKind};
 use crate::input::{self, ServiceKey, Slice, Subject};
+use crate::walk::{self, ReadZone};
 use crate::zone::Zone;
 
 fn item(kind: Kind) -> Item {
     Item { item: Some(kind) }
 }
 
-/// Everything, without the Commit.
-pub(super) fn all_items(zone: &Zone) -> impl Iterator<Item = Item> {
-    let begin = item(Kind::Begin(settings(zone.config())));
-    let namespaces = zone.namespaces();
-    let pods: Vec<_> = namespaces
-        .iter()
-        .flat_map(|namespace| {
-            let addresses = zone.pod_addresses(namespace);
-            addresses.map(move |address| pod(zone, namespace, address))
-        })
-        .collect();
-    let namespaces: Vec<_> = namespaces
-        .into_iter()
-        .map(|name| namespace(name, true))
-        .collect();
-    let services = zone
-        .service_objects()
-        .map(|(namespace, name, service, slices)| of_service(namespace, name, service, slices))
-        .filter(|item| !is_gone(item));
-    std::iter::once(begin)
-        .chain(namespaces)
-        .chain(services)
-        .chain(pods)
+/// Everything, without the Commit. An item whose subject changes meanwhile may be the old or the new one.
+pub(super) fn all_items(zone: &impl ReadZone) -> impl Iterator<Item = Item> {
+    let begin = item(Kind::Begin(settings(zone.guard().config())));
+    let items = items(zone, walk::objects(zone)).filter(|item| !is_gone(item));
+    std::iter::once(begin).chain(items)
 }
 
-/// Whether an item stands for a Service without records.
+/// The items of subjects.
+pub(super) fn items(
+    zone: &impl ReadZone,
+    subjects: impl Iterator<Item = Subject>,
+) -> impl Iterator<Item = Item> {
+    walk::in_pieces(zone, subjects, of_subject)
+}
+
+/// Returns `true` if an item stands for something that is not there, or for a Service without records.
 fn is_gone(item: &Item) -> bool {
     match &item.item {
         Some(Kind::Service(service)) => service.spec.is_none() && service.slices.is_empty(),
+        Some(Kind::Namespace(namespace)) => !namespace.exists,
+        Some(Kind::Pod(pod)) => pod.count == 0,
         _ => false,
     }
 }

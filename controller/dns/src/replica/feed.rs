@@ -51,6 +51,8 @@ pub(super) struct Feed {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The task ended, so there is no more news.
+    has_ended: bool,
     /// Nothing is streamed before the zone is synced.
     has_begun: bool,
     whole: Option<Whole>,
@@ -117,13 +119,23 @@ impl Feed {
         &self.zone
     }
 
-    /// Completes with the next round or encoding after the call.
+    /// Completes with the next round or encoding after the call, or with the end of the feed.
     pub(super) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Follows the zone.
-    pub(super) async fn run(self: Arc<Self>) {
+    /// Returns `true` if nothing follows the zone any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().has_ended
+    }
+
+    /// Follows the zone. The end of the task, or its drop, ends the feed.
+    pub(super) fn run(self: Arc<Self>) -> impl Future<Output = ()> + Send + 'static {
+        let ending = Ending(self);
+        async move { ending.0.follow().await }
+    }
+
+    async fn follow(self: &Arc<Self>) {
         let mut subscription = self.zone.subscribe("agent");
         loop {
             tokio::select! {
@@ -139,7 +151,7 @@ impl Feed {
             }
             if self.is_wanted() {
                 tokio::time::sleep_until(self.next_encoding()).await;
-                let this = Arc::clone(&self);
+                let this = Arc::clone(self);
                 // Slow with many Services. A panic is reported by the task's owner.
                 let made = tokio::task::spawn_blocking(move || this.make_whole()).await;
                 if let Err(error) = made {
@@ -206,11 +218,10 @@ impl Feed {
     }
 
     fn add_round(&self, subjects: &BTreeSet<Subject>) {
-        let zone = self.zone.read();
-        let items = subjects.iter();
-        let items = items.filter_map(|one| encode::of_subject(&zone, one));
-        let (frames, bytes) = frames(items.chain([encode::commit(zone.serial())]));
-        drop(zone);
+        // Before the items: what changes meanwhile is in a later round, with a later serial.
+        let commit = encode::commit(self.zone.read().serial());
+        let items = encode::items(&*self.zone, subjects.iter().cloned());
+        let (frames, bytes) = frames(items.chain([commit]));
         let mut state = self.lock();
         state.rounds.push_back(Round { frames, bytes });
         state.bytes += bytes;
@@ -227,12 +238,10 @@ impl Feed {
     /// harmless: an item replaces its subject.
     fn make_whole(&self) {
         let next = self.lock().next();
-        let zone = self.zone.read();
+        let commit = encode::commit(self.zone.read().serial());
         let mut sum = ItemSum::default();
-        let commit = encode::commit(zone.serial());
-        let items = encode::all_items(&zone).inspect(|item| sum.add(item));
+        let items = encode::all_items(&*self.zone).inspect(|item| sum.add(item));
         let (frames, bytes) = frames(items.chain([commit.clone()]));
-        drop(zone);
         let mut state = self.lock();
         state.is_wanted = false;
         state.whole = Some(Whole {
@@ -248,6 +257,16 @@ impl Feed {
     /// The state is consistent at each point where a panic may occur.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the feed when it is dropped.
+struct Ending(Arc<Feed>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.lock().has_ended = true;
+        self.0.news.notify_waiters();
     }
 }
 

@@ -10,16 +10,15 @@ use super::encode;
 use super::follow::{Follower, FrameError};
 use super::pb::Frame;
 use crate::shared::SharedZone;
-use crate::zone::Zone;
 
 /// The beginning of a file, with the version of its format.
 const MAGIC: &[u8] = b"portolan names 1\n";
 
 /// The zone as bytes, with a hash against truncation.
 #[must_use]
-pub fn save(zone: &Zone) -> Vec<u8> {
-    let mut items: Vec<_> = encode::all_items(zone).collect();
-    items.push(encode::commit(zone.serial()));
+pub fn save(zone: &SharedZone) -> Vec<u8> {
+    let commit = encode::commit(zone.read().serial());
+    let items = encode::all_items(zone).chain([commit]).collect();
     let frame = Frame { items }.encode_to_vec();
     let hash = blake3::hash(&frame);
     [MAGIC, hash.as_bytes(), &frame].concat()

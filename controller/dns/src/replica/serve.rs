@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::codec::BufferSettings;
 use tonic::codegen::http::header::CONTENT_TYPE;
-use tonic::codegen::http::{HeaderValue, Request, Response};
+use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response};
 use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
 use tonic::{Status, Streaming};
@@ -64,7 +64,8 @@ impl ClusterFeeds {
         feed.run()
     }
 
-    /// Removes a cluster: new streams of its agents are refused.
+    /// Removes a cluster: new streams of its agents are refused. Open ones end with the task of
+    /// [`insert`](Self::insert).
     pub fn remove(&self, cluster: &str) {
         self.lock().remove(cluster);
     }
@@ -134,7 +135,7 @@ impl NamesService {
             feed: self.feed(peer.as_ref(), &request)?,
             cursor: Cursor::Begin(request.digest),
         };
-        let mut response = Response::new(Body::new(NamesBody(Box::pin(stream.next()))));
+        let mut response = Response::new(Body::new(NamesBody(Some(Box::pin(stream.next())))));
         let content_type = HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(CONTENT_TYPE, content_type);
         Ok(response)
@@ -167,21 +168,27 @@ struct NamesStream {
 }
 
 impl NamesStream {
-    /// Waits for the next message, and comes back with it.
-    async fn next(mut self) -> (Self, Bytes) {
+    /// Waits for the next message, and comes back with it; `None` at the end of the feed.
+    async fn next(mut self) -> Option<(Self, Bytes)> {
         let feed = Arc::clone(&self.feed);
         loop {
             let news = feed.news();
+            if feed.has_ended() {
+                return None;
+            }
             if let Some(frame) = feed.next(&mut self.cursor) {
-                return (self, frame);
+                return Some((self, frame));
             }
             news.await;
         }
     }
 }
 
-/// A stream as the body of a response, which has no end.
-struct NamesBody(Pin<Box<dyn Future<Output = (NamesStream, Bytes)> + Send>>);
+/// The next message of a stream.
+type Next = Pin<Box<dyn Future<Output = Option<(NamesStream, Bytes)>> + Send>>;
+
+/// A stream as the body of a response; `None` after its end.
+struct NamesBody(Option<Next>);
 
 impl http_body::Body for NamesBody {
     type Data = Bytes;
@@ -191,8 +198,17 @@ impl http_body::Body for NamesBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<BodyFrame<Bytes>, Status>>> {
-        let (stream, frame) = ready!(self.0.as_mut().poll(context));
-        self.0 = Box::pin(stream.next());
+        let Some(next) = &mut self.0 else {
+            return Poll::Ready(None);
+        };
+        let next = ready!(next.as_mut().poll(context));
+        let Some((stream, frame)) = next else {
+            self.0 = None;
+            let mut trailers = HeaderMap::new();
+            Status::unavailable("the names of the cluster ended").add_header(&mut trailers)?;
+            return Poll::Ready(Some(Ok(BodyFrame::trailers(trailers))));
+        };
+        self.0 = Some(Box::pin(stream.next()));
         Poll::Ready(Some(Ok(BodyFrame::data(frame))))
     }
 }

@@ -3,6 +3,7 @@
 //! A copy gives the zone's answers, whatever its history.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tonic::transport::Endpoint;
@@ -48,17 +49,17 @@ fn empty() -> Arc<SharedZone> {
 
 /// The contents of the zone files, without the serial.
 fn text(zone: &SharedZone) -> String {
-    let zone = zone.read();
-    let names = zone.config().zones.iter().chain(&zone.config().reverse);
+    let config = zone.read().config().clone();
+    let names = config.zones.iter().chain(&config.reverse);
     names
-        .map(|name| crate::zone_file::render(&zone, name, 1))
+        .map(|name| crate::zone_file::render(zone, name, 1))
         .collect()
 }
 
 #[test]
 fn a_copy_from_disk_is_the_zone() {
     let zone = shared(zone_of(full(), changes()));
-    let saved = save(&zone.read());
+    let saved = save(&zone);
     let copy = empty();
     load(&copy, &saved).unwrap();
     assert!(copy.read().is_synced());
@@ -71,7 +72,7 @@ fn a_copy_from_disk_is_the_zone() {
 fn a_copy_of_imported_names_is_the_zone() {
     let zone = shared(crate::zone::tests::clusterset::zone());
     let copy = empty();
-    load(&copy, &save(&zone.read())).unwrap();
+    load(&copy, &save(&zone)).unwrap();
     assert_eq!(copy.read().config(), zone.read().config());
     assert_eq!(text(&copy), text(&zone));
     assert!(text(&copy).contains("db-0.us-1.db.testns.svc A 10.2.0.1"));
@@ -111,9 +112,35 @@ async fn agents_get_the_names_of_their_own_cluster() {
     assert_eq!(code(gone), tonic::Code::Unavailable);
 }
 
+/// An agent whose stream stayed open would wait for ever: a cluster that comes back has a new feed.
+#[tokio::test(start_paused = true)]
+async fn streams_end_when_their_cluster_leaves() {
+    let feeds = ClusterFeeds::default();
+    let zone = zone_of(crate::zone::tests::clusterset::config(), []);
+    let following = tokio::spawn(feeds.insert("eu-1".into(), shared(zone)));
+    let mut client = NamesClient::new(NamesService::of_clusters(feeds.clone()));
+    let watch = WatchRequest {
+        knows_clusterset: true,
+        cluster: "eu-1".to_owned(),
+        ..WatchRequest::default()
+    };
+    let mut frames = client.watch(watch).await.unwrap().into_inner();
+    let mut follower = Follower::new(empty());
+    while !follower
+        .apply_frame(frames.message().await.unwrap().unwrap())
+        .unwrap()
+    {}
+    feeds.remove("eu-1");
+    following.abort();
+    let end = tokio::time::timeout(Duration::from_secs(60), frames.message()).await;
+    let status = end.expect("the end of the stream").unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+    assert_eq!(frames.message().await.unwrap(), None);
+}
+
 #[test]
 fn a_truncated_file_changes_nothing() {
-    let saved = save(&zone_of(full(), changes()));
+    let saved = save(&shared(zone_of(full(), changes())));
     for bytes in [
         &b""[..],
         &saved[..20],
@@ -134,7 +161,7 @@ fn a_truncated_file_changes_nothing() {
 fn assert_follows(changes: impl IntoIterator<Item = NamesChange>) {
     let zone = shared(zone_of(full(), []));
     let copy = empty();
-    load(&copy, &save(&zone.read())).unwrap();
+    load(&copy, &save(&zone)).unwrap();
     let mut follower = Follower::new(Arc::clone(&copy));
     for change in changes {
         let subjects = zone.apply([change]).subjects;
@@ -335,4 +362,39 @@ async fn a_replaced_zone_is_sent_whole_and_an_equal_one_as_a_commit() {
     let sent = next(&feed, &mut again).await;
     let frame = Frame::decode(sent.slice(5..)).unwrap();
     assert_eq!(frame.items.len(), 1, "{frame:?}");
+}
+
+proptest! {
+    /// A copy that was made while the zone changed is the zone once it has these changes too.
+    #[test]
+    fn a_copy_made_while_the_zone_changes_catches_up(
+        before in prop::collection::vec(any_change(), 0..40),
+        meanwhile in prop::collection::vec(any_change(), 0..20),
+        at in 0_usize..20,
+    ) {
+        let zone = shared(zone_of(full(), before.into_iter().chain(many(100))));
+        let (copy, mut items) = (empty(), encode::all_items(&*zone));
+        let mut sent: Vec<_> = items.by_ref().take(at).collect();
+        let subjects = zone.apply(meanwhile).subjects;
+        sent.extend(items);
+        sent.push(encode::commit(1));
+        sent.extend(encode::items(&*zone, subjects.into_iter()));
+        let mut follower = Follower::new(Arc::clone(&copy));
+        follower.apply_frame(Frame { items: sent }).unwrap();
+        prop_assert_eq!(text(&copy), text(&zone));
+    }
+}
+
+/// A change that waits for a reader keeps all later readers waiting, so none may hold the zone for long.
+#[tokio::test(start_paused = true)]
+async fn whole_zones_are_encoded_piece_by_piece() {
+    let zone = shared(zone_of(full(), many(2_000)));
+    let before = zone.reads();
+    let _ = save(&zone);
+    let saved = zone.reads() - before;
+    let (feed, mut cursor) = (running(Feed::new(Arc::clone(&zone))), Cursor::Begin(vec![]));
+    let mut follower = Follower::new(empty());
+    follow(&feed, &mut cursor, &mut follower).await;
+    let streamed = zone.reads() - before - saved;
+    assert!(saved > 20 && streamed > 20, "{saved}, {streamed}");
 }

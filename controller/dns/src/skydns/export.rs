@@ -159,7 +159,7 @@ impl Exporter {
             observed.extend(self.etcd.read(&root).await?);
         }
         self.written.clear();
-        let mut subjects = Layout::subjects(&self.zone.read());
+        let mut subjects = Layout::subjects(&*self.zone);
         for subject in &subjects {
             let keys = self.desired(subject).into_keys();
             let own: Values = keys.filter_map(|key| observed.remove_entry(&key)).collect();

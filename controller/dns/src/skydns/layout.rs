@@ -22,6 +22,7 @@ use super::level::{Level, text};
 use super::message::Message;
 use crate::input::{ServiceKey, Subject};
 use crate::name;
+use crate::walk::{self, ReadZone};
 use crate::zone::Zone;
 
 /// Keys and values.
@@ -75,23 +76,11 @@ impl Layout {
 
     /// All subjects that may have keys.
     #[must_use]
-    pub fn subjects(zone: &Zone) -> BTreeSet<Subject> {
-        let mut subjects = BTreeSet::from([Subject::Apex]);
-        let namespaces = zone.namespaces();
-        subjects.extend(
-            namespaces
-                .iter()
-                .map(|name| Subject::Namespace((*name).to_owned())),
-        );
-        subjects.extend(zone.services().into_iter().map(Subject::Service));
-        subjects.extend(zone.addresses().map(Subject::Address));
-        for namespace in namespaces {
-            subjects.extend(zone.pod_addresses(namespace).map(|address| Subject::Pod {
-                namespace: namespace.to_owned(),
-                address,
-            }));
-        }
-        subjects
+    pub fn subjects(zone: &impl ReadZone) -> BTreeSet<Subject> {
+        let addresses: Vec<_> = zone.guard().addresses().collect();
+        let addresses = addresses.into_iter().map(Subject::Address);
+        let all = addresses.chain([Subject::Apex]);
+        all.chain(walk::objects(zone)).collect()
     }
 
     /// The Service of a key, by its form.

@@ -81,7 +81,7 @@ impl Level<'_> {
     }
 
     pub(super) fn namespace(&mut self, name: &str) {
-        if !self.zone.namespaces().contains(&name) {
+        if !self.zone.has_namespace(name) {
             return;
         }
         self.mark(&format!("{name}.svc"), "n");
@@ -91,11 +91,7 @@ impl Level<'_> {
     }
 
     pub(super) fn pod(&mut self, namespace: &str, address: IpAddr) {
-        if self
-            .zone
-            .pod_addresses(namespace)
-            .any(|existing| existing == address)
-        {
+        if self.zone.has_pod_address(namespace, address) {
             let name = format!("{}.{namespace}.pod", label::of_pod(address));
             // With the SRV record, without a port, that CoreDNS has.
             let message = Message {

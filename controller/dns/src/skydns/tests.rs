@@ -15,6 +15,7 @@ use super::layout::Keys;
 use super::{Layout, Message};
 use crate::name::absolute;
 use crate::testing::{ask, changes, config, zone_of};
+use crate::zone::listings;
 use crate::zone::tests::changes::any_change;
 use crate::{NamesChange, PodMode, ServiceKey, Zone, ZoneConfig};
 
@@ -60,6 +61,19 @@ fn fixture() -> (Zone, Plugin) {
     );
     let keys = all(&zone);
     (zone, Plugin { keys })
+}
+
+/// An export of all subjects would be quadratic in them.
+#[test]
+fn the_keys_of_one_subject_need_no_listing_of_others() {
+    let (zone, _) = fixture();
+    let subjects = Layout::subjects(&zone);
+    let before = listings();
+    let keys = subjects
+        .iter()
+        .map(|subject| layout().keys(&zone, subject).len());
+    assert!(keys.sum::<usize>() > subjects.len());
+    assert_eq!(listings(), before, "{} subjects", subjects.len());
 }
 
 #[test]

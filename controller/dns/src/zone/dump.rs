@@ -9,7 +9,7 @@ use hickory_proto::rr::Name;
 
 use super::Zone;
 use crate::config::PodMode;
-use crate::input::{Service, ServiceKey, Slice};
+use crate::input::{Service, ServiceKey, Slice, Subject};
 use crate::label;
 use crate::name;
 use crate::records::{RecordSet, ServiceRecords, Srv, join};
@@ -45,6 +45,22 @@ impl NameEntry<'_> {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    static LISTINGS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+#[cfg(test)]
+fn listed() {
+    LISTINGS.set(LISTINGS.get() + 1);
+}
+
+/// The number of times that this thread has listed Namespaces or the Pods of one.
+#[cfg(test)]
+pub(crate) fn listings() -> usize {
+    LISTINGS.get()
+}
+
 impl Zone {
     /// The records of a Service, if it exists.
     #[must_use]
@@ -65,22 +81,26 @@ impl Zone {
         Some((entry.service.as_ref(), entry.slices.values()))
     }
 
-    /// All Services with their slices, by namespace and name, unordered.
-    pub(crate) fn service_objects(
-        &self,
-    ) -> impl Iterator<Item = (&str, &str, Option<&Service>, impl Iterator<Item = &Slice>)> {
-        self.namespaces.iter().flat_map(|(namespace, entry)| {
-            let services = entry.services.iter();
-            services.map(move |(name, of)| {
-                let slices = of.slices.values();
-                (
-                    namespace.as_str(),
-                    name.as_str(),
-                    of.service.as_ref(),
-                    slices,
-                )
-            })
-        })
+    /// The Namespaces that anything is known of, whether they exist or not. Unordered.
+    pub(crate) fn known_namespaces(&self) -> Vec<String> {
+        self.namespaces.keys().cloned().collect()
+    }
+
+    /// A Namespace, its Services and the addresses of its Pods. Unordered.
+    pub(crate) fn objects_in(&self, namespace: &str) -> Vec<Subject> {
+        let Some(entry) = self.namespaces.get(namespace) else {
+            return Vec::new();
+        };
+        let own = || Subject::Namespace(namespace.to_owned());
+        let own = entry.exists().then(own).into_iter();
+        let names = entry.services.keys();
+        let services = names.map(|name| Subject::Service(ServiceKey::new(namespace, name)));
+        let addresses = self.pod_addresses(namespace);
+        let pods = addresses.map(|address| Subject::Pod {
+            namespace: namespace.to_owned(),
+            address,
+        });
+        own.chain(services).chain(pods).collect()
     }
 
     /// Whether a Namespace exists.
@@ -108,6 +128,8 @@ impl Zone {
     /// The Namespaces that exist, sorted.
     #[must_use]
     pub fn namespaces(&self) -> Vec<&str> {
+        #[cfg(test)]
+        listed();
         let existing = self.namespaces.iter().filter(|(_, entry)| entry.exists());
         let mut names: Vec<_> = existing.map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
@@ -127,11 +149,18 @@ impl Zone {
 
     /// The addresses of a Namespace's Pods that have names, sorted.
     pub fn pod_addresses(&self, namespace: &str) -> impl Iterator<Item = IpAddr> {
+        #[cfg(test)]
+        listed();
         let verified = self.config.pods == PodMode::Verified;
         let entry = self.namespaces.get(namespace).filter(|_| verified);
         entry
             .into_iter()
             .flat_map(|entry| entry.pods.keys().copied())
+    }
+
+    /// Returns `true` if an address is among the [`pod_addresses`](Self::pod_addresses) of a Namespace.
+    pub(crate) fn has_pod_address(&self, namespace: &str, address: IpAddr) -> bool {
+        self.config.pods == PodMode::Verified && self.pods_with(namespace, address) > 0
     }
 
     /// How many Pods of a Namespace have an address.
@@ -141,76 +170,86 @@ impl Zone {
         count.copied().unwrap_or_default()
     }
 
-    /// The names of a cluster zone, sorted by Namespace and Service, without the apex. The names
-    /// of [`PodMode::Insecure`] and those of topology zones cannot be listed.
-    pub fn forward_entries(&self) -> impl Iterator<Item = NameEntry<'_>> {
+    /// The names of a subject. Those of an address are relative to `origin`, a zone of the reverse tree; all others are
+    /// in each cluster zone. The names of [`PodMode::Insecure`] and those of topology zones cannot be listed.
+    pub fn entries_of(&self, origin: &Name, subject: &Subject) -> Vec<NameEntry<'_>> {
+        match subject {
+            Subject::Apex => self.own_entries(),
+            Subject::Namespace(name) => self.namespace_entries(name),
+            Subject::Service(key) => {
+                let records = self.service(key).into_iter();
+                records.flat_map(service_entries).collect()
+            }
+            Subject::Pod { namespace, address } => {
+                let entry = self.pod_entry(namespace, *address);
+                entry.into_iter().collect()
+            }
+            Subject::Address(address) => {
+                let entry = self.reverse_entry(origin, *address);
+                entry.into_iter().collect()
+            }
+        }
+    }
+
+    /// The names of a cluster zone that are no object's, without the apex.
+    fn own_entries(&self) -> Vec<NameEntry<'_>> {
         let version = RecordSet {
             text: Some(self.config.kind.schema_version().to_owned()),
             ..RecordSet::default()
         };
-        let servers = self
-            .config
-            .zones
-            .first()
-            .map(|zone| self.name_servers(zone));
+        let zone = self.config.zones.first();
+        let servers = zone.map(|zone| self.name_servers(zone));
         let servers = servers.into_iter().flatten();
         let servers = RecordSet {
             addresses: servers.flat_map(|(_, addresses)| addresses).collect(),
             ..RecordSet::default()
         };
-        let fixed = [
+        vec![
             NameEntry::of("dns-version", version),
             NameEntry::of("ns.dns", servers),
             NameEntry::empty("svc"),
             NameEntry::empty("pod"),
-        ];
-        let names = self.namespaces().into_iter();
-        fixed
-            .into_iter()
-            .chain(names.flat_map(|name| self.namespace_entries(name)))
+        ]
     }
 
-    fn namespace_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = NameEntry<'a>> {
-        let entry = self.namespaces.get(namespace);
-        let mut services: Vec<_> = entry.iter().flat_map(|entry| &entry.services).collect();
-        services.sort_by_key(|(name, _)| *name);
-        let services = services
-            .into_iter()
-            .flat_map(|(_, entry)| service_entries(&entry.records));
-        let own = std::iter::once(NameEntry::empty(format!("{namespace}.svc")));
-        own.chain(services).chain(self.pod_entries(namespace))
+    fn namespace_entries(&self, namespace: &str) -> Vec<NameEntry<'_>> {
+        if !self.has_namespace(namespace) {
+            return Vec::new();
+        }
+        let has_pods = self.config.pods != PodMode::Disabled;
+        let pods = has_pods.then(|| NameEntry::empty(format!("{namespace}.pod")));
+        let services = NameEntry::empty(format!("{namespace}.svc"));
+        std::iter::once(services).chain(pods).collect()
     }
 
-    /// The names of a Namespace's Pods.
-    fn pod_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = NameEntry<'a>> {
-        let base = format!("{namespace}.pod");
-        let own = (self.config.pods != PodMode::Disabled).then(|| NameEntry::empty(base.clone()));
-        let pods = self.pod_addresses(namespace).map(move |address| {
-            let owner = format!("{}.{base}", label::of_pod(address));
-            let count = self.pods_with(namespace, address);
-            NameEntry {
-                base: Cow::Owned(owner.clone()),
-                ..NameEntry::of(owner, RecordSet::of_pod(address, count))
-            }
-        });
-        own.into_iter().chain(pods)
-    }
-
-    /// The names of a zone of the reverse tree, in order of addresses, without the apex.
-    pub fn reverse_entries<'a>(&'a self, zone: &Name) -> impl Iterator<Item = NameEntry<'a>> + 'a {
-        let range = name::reverse_range(zone);
-        let suffix = format!(".{}", zone.to_ascii().trim_end_matches('.'));
-        self.reverse.iter().filter_map(move |(address, names)| {
-            let owner = name::reverse(address);
-            let owner = owner.strip_suffix(&suffix)?;
-            range.as_ref()?.contains(&address).then(|| {
-                let set = RecordSet {
-                    pointers: names.visible().iter().cloned().collect(),
-                    ..RecordSet::default()
-                };
-                NameEntry::of(owner, set)
-            })
+    fn pod_entry(&self, namespace: &str, address: IpAddr) -> Option<NameEntry<'_>> {
+        if !self.has_pod_address(namespace, address) {
+            return None;
+        }
+        let owner = format!("{}.{namespace}.pod", label::of_pod(address));
+        let count = self.pods_with(namespace, address);
+        Some(NameEntry {
+            base: Cow::Owned(owner.clone()),
+            ..NameEntry::of(owner, RecordSet::of_pod(address, count))
         })
+    }
+
+    /// The addresses that have names in a zone of the reverse tree, sorted.
+    pub(crate) fn addresses_in(&self, origin: &Name) -> Vec<IpAddr> {
+        let range = name::reverse_range(origin).into_iter();
+        range.flat_map(|range| self.reverse.range(range)).collect()
+    }
+
+    fn reverse_entry(&self, origin: &Name, address: IpAddr) -> Option<NameEntry<'_>> {
+        let suffix = format!(".{}", origin.to_ascii().trim_end_matches('.'));
+        let owner = name::reverse(address);
+        let owner = owner.strip_suffix(&suffix)?;
+        let names = self.reverse.get(address)?;
+        let set = RecordSet {
+            pointers: names.visible().iter().cloned().collect(),
+            ..RecordSet::default()
+        };
+        Some(NameEntry::of(owner, set))
     }
 }
 

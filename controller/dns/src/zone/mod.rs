@@ -24,6 +24,8 @@ use crate::problem::RecordProblem;
 pub use answer::Answer;
 pub(crate) use answer::VERSION_TTL;
 pub use dump::NameEntry;
+#[cfg(test)]
+pub(crate) use dump::listings;
 use reverse::Reverse;
 use service::ServiceEntry;
 

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use crate::records::Owner;
 
@@ -44,6 +45,11 @@ pub(super) struct Reverse {
 impl Reverse {
     pub(super) fn get(&self, address: IpAddr) -> Option<&Pointers> {
         self.addresses.get(&address)
+    }
+
+    /// The addresses in a range, in order.
+    pub(super) fn range(&self, range: RangeInclusive<IpAddr>) -> impl Iterator<Item = IpAddr> {
+        self.addresses.range(range).map(|(address, _)| *address)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &Pointers)> {

@@ -62,7 +62,7 @@ async fn run(zone: Arc<SharedZone>, config: Arc<ExportConfig>) {
 fn round(zone: &SharedZone, config: &ExportConfig) -> bool {
     let mut all = true;
     for (origin, path) in &config.files {
-        let text = |serial| render(&zone.read(), origin, serial);
+        let text = |serial| render(zone, origin, serial);
         match write(path, config.first_serial, text) {
             Ok(Written::Unchanged) => {}
             Ok(Written::Replaced(serial)) => {

@@ -7,36 +7,58 @@ use std::net::IpAddr;
 
 use hickory_proto::rr::{Name, RData};
 
+use crate::input::Subject;
 use crate::name;
 use crate::records::RecordSet;
+use crate::walk::{ReadZone, addresses, in_pieces, objects};
 use crate::zone::{NameEntry, VERSION_TTL, Zone};
 
 /// The text of the file of one of the zones, with a serial. Equal content gives equal text.
-///
-/// The whole zone is written out at once, and changes wait meanwhile: the time grows with the zone.
 #[must_use]
-pub fn render(zone: &Zone, origin: &Name, serial: u32) -> String {
-    let mut file = File {
-        text: String::new(),
-        pointers: zone.config().zones.first(),
-    };
-    file.apex(zone, origin, serial);
-    if name::is_reverse(origin) {
-        zone.reverse_entries(origin)
-            .for_each(|entry| file.entry(&entry));
-    } else {
-        zone.forward_entries().for_each(|entry| file.entry(&entry));
+pub fn render(zone: &impl ReadZone, origin: &Name, serial: u32) -> String {
+    let mut text = apex(&zone.guard(), origin, serial);
+    match name::is_reverse(origin) {
+        true => text.extend(in_pieces(zone, addresses(zone, origin), entries(origin))),
+        false => {
+            let subjects = std::iter::once(Subject::Apex).chain(objects(zone));
+            text.extend(in_pieces(zone, subjects, entries(origin)));
+        }
     }
+    text
+}
+
+fn apex(zone: &Zone, origin: &Name, serial: u32) -> String {
+    let mut file = File::new(zone);
+    file.apex(zone, origin, serial);
     file.text
 }
 
+/// The lines of a subject.
+fn entries(origin: &Name) -> impl Fn(&Zone, &Subject) -> Option<String> {
+    |zone, subject| {
+        let mut file = File::new(zone);
+        for entry in zone.entries_of(origin, subject) {
+            file.entry(&entry);
+        }
+        Some(file.text)
+    }
+}
+
+/// A part of a file.
 struct File<'a> {
     text: String,
     /// Where PTR records lead.
     pointers: Option<&'a Name>,
 }
 
-impl File<'_> {
+impl<'a> File<'a> {
+    fn new(zone: &'a Zone) -> Self {
+        Self {
+            text: String::new(),
+            pointers: zone.config().zones.first(),
+        }
+    }
+
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
         // Writing to a string cannot fail.
         let _ = self.text.write_fmt(line);

@@ -377,6 +377,39 @@ async fn files_follow_the_zone_at_a_bounded_rate() {
     task.abort();
 }
 
+/// A change that waits for a reader keeps all later readers waiting, so none may hold the zone for long.
+#[tokio::test(start_paused = true)]
+async fn files_are_rendered_piece_by_piece() {
+    let directory = tempfile::tempdir().unwrap();
+    let many = (0..1_000).map(|i| {
+        let address = format!("10.96.{}.{}", i / 250, i % 250);
+        NamesChange::Service(cluster_ip(&format!("s{i}"), &[&address]))
+    });
+    let config = ZoneConfig {
+        reverse: vec![absolute("96.10.in-addr.arpa").unwrap()],
+        ..config()
+    };
+    let zone = Arc::new(SharedZone::new(zone_of(config, many)));
+    for origin in ["cluster.local", "96.10.in-addr.arpa"] {
+        let path = directory.path().join(origin);
+        let config = ExportConfig {
+            files: vec![(absolute(origin).unwrap(), path.clone())],
+            interval: Duration::from_secs(10),
+            retry: Duration::from_secs(1),
+            first_serial: 1,
+        };
+        let before = zone.reads();
+        let task = tokio::spawn(export(Arc::clone(&zone), config, std::future::pending()));
+        while !path.exists() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(zone.reads() - before > 10, "{origin}: {}", zone.reads());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.lines().count() > 1_000, "{text}");
+        task.abort();
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use crate::testing::{
     changes, cluster_ip, config, endpoint, external, headless, hosted, pod, port, slice, zone_of,
 };
+use crate::walk;
 use crate::{Endpoint, NamesChange, PodMode, ServiceKey, SliceKey, Subject, Zone, ZoneConfig};
 
 fn full() -> ZoneConfig {
@@ -32,20 +33,27 @@ fn named(endpoint: &Endpoint) -> Option<&str> {
 /// Everything that can be asked, as text.
 fn dump(zone: &Zone) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    for entry in zone.forward_entries() {
+    let objects = walk::objects(zone);
+    let forward: Vec<_> = std::iter::once(Subject::Apex).chain(objects).collect();
+    let origin = &zone.config().zones[0];
+    for entry in forward.iter().flat_map(|one| zone.entries_of(origin, one)) {
         all.insert(entry.owner.clone(), format!("{:?}", entry.set));
     }
     for origin in &zone.config().reverse {
-        for entry in zone.reverse_entries(origin) {
+        let reverse = walk::addresses(zone, origin);
+        for entry in reverse.flat_map(|one| zone.entries_of(origin, &one)) {
             all.insert(
                 format!("{}.{origin}", entry.owner),
                 format!("{:?}", entry.set),
             );
         }
     }
-    for (namespace, name, service, slices) in zone.service_objects() {
-        let key = ServiceKey::new(namespace, name);
-        let records = zone.service(&key);
+    for subject in &forward {
+        let Subject::Service(key) = subject else {
+            continue;
+        };
+        let (service, slices) = zone.service_object(key).unwrap();
+        let records = zone.service(key);
         let zones = records.map(|records| (records.headless, records.zones.clone()));
         let alone: BTreeSet<_> = match service {
             Some(_) => BTreeSet::new(),
