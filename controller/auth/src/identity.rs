@@ -120,18 +120,22 @@ impl Identity {
         Ok(Some(name))
     }
 
-    /// Checks that the peer belongs to a cluster for which `is_served` holds.
+    /// Finds the cluster of the peer's credential among those that are served. `None` for a peer without a
+    /// credential.
     ///
     /// # Errors
-    /// If it belongs to another one.
-    pub fn authorize_cluster(&self, is_served: impl Fn(&str) -> bool) -> Result<(), Refusal> {
-        match self.cluster() {
-            Some(cluster) if !is_served(cluster) => {
-                let message = format!("cluster: yours is {cluster:?}");
-                Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
-            }
-            _ => Ok(()),
-        }
+    /// If `served` does not find it.
+    pub fn authorize_cluster<C>(
+        &self,
+        served: impl FnOnce(&str) -> Option<C>,
+    ) -> Result<Option<C>, Refusal> {
+        let Some(name) = self.cluster() else {
+            return Ok(None);
+        };
+        served(name).map(Some).ok_or_else(|| {
+            let message = format!("cluster: yours is {name:?}");
+            Refusal::forbidden(RefusalReason::WrongCluster, message)
+        })
     }
 
     /// The cluster of the peer's credential, if it has one.

@@ -136,6 +136,12 @@ impl Refusal {
         refusal
     }
 
+    /// A refusal of a peer whose credential has expired after it was verified; also ends admitted streams.
+    pub fn expired() -> Self {
+        let message = "certificate or token: it has expired meanwhile";
+        Self::unauthenticated(RefusalReason::Expired, message)
+    }
+
     pub(crate) fn wrong_node(message: String) -> Self {
         Self::forbidden(RefusalReason::WrongNode, format!("node: {message}"))
     }

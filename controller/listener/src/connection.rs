@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 
-use crate::budget::Budget;
+use crate::budget::{Allowance, Budget};
 use crate::gate::Gate;
 use crate::peer::Peer;
 use crate::probation::Probation;
@@ -259,6 +259,9 @@ impl AsyncRead for Connection {
         self.alive(context)?;
         let costs = self.peer.take_costs();
         self.budget.spend(costs);
+        if self.peer.is_edge() {
+            self.budget.raise(Allowance::EDGE);
+        }
         ready!(self.budget.poll(context))?;
         if let Ahead::Unread = self.ahead {
             let mut bytes = [0; FIRST_BYTES];

@@ -28,6 +28,8 @@ struct State {
     refusals: AtomicU32,
     /// Cost of its requests and messages beyond their bytes, not taken from the budget yet.
     costs: AtomicU32,
+    /// Whether it may send the objects of a cluster.
+    is_edge: AtomicBool,
     /// Whether output is sent at once.
     open: AtomicBool,
     /// Whether a stream has more output soon, with which held-back output is to be sent.
@@ -48,6 +50,7 @@ impl Peer {
             cut: AtomicBool::new(false),
             refusals: AtomicU32::new(0),
             costs: AtomicU32::new(0),
+            is_edge: AtomicBool::new(false),
             open: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
             connection: Mutex::default(),
@@ -90,6 +93,16 @@ impl Peer {
     /// Charges the peer for work that costs as much as `bytes` bytes of its input.
     pub fn charge(&self, bytes: u32) {
         self.0.costs.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Raises the input budget of the connection to that of an edge controller, which sends all
+    /// objects of a cluster.
+    pub fn admit_edge(&self) {
+        self.0.is_edge.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_edge(&self) -> bool {
+        self.0.is_edge.load(Ordering::Relaxed)
     }
 
     pub(crate) fn take_costs(&self) -> u32 {

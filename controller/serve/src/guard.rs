@@ -8,12 +8,12 @@ mod caller;
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_auth::{Identity, Refusal, RefusalReason, revoked};
-use portolan_listener::{Admission, Peer};
+use portolan_listener::Peer;
+use portolan_model::NodeKey;
 use portolan_proto::CLUSTER_ID;
 use portolan_runtime::PeerCluster;
 use tokio::time::{sleep, timeout};
@@ -29,6 +29,7 @@ use crate::registry::{Counter, SideStream, SideStreamEnd};
 use crate::session::{Context, REPLACED, SessionControl, check_cluster, check_node, node_end};
 use body::LimitedBody;
 pub use caller::Caller;
+use caller::Place;
 
 /// Maximum wait for the cluster's identity before a stream is refused.
 const IDENTITY_PATIENCE: Duration = Duration::from_secs(3);
@@ -38,8 +39,22 @@ const IDENTITY_PATIENCE: Duration = Duration::from_secs(3);
 pub enum NodeStreams {
     /// A newer one ends the older.
     One,
-    /// As many as its connections carry.
+    /// As many as its connections carry. They keep no connection open, unless the service authorizes
+    /// their caller as an [edge](Caller::authorize_edge).
     Any,
+}
+
+impl NodeStreams {
+    /// The node whose streams are counted.
+    fn counted(self, identity: &Identity) -> Option<NodeKey> {
+        identity.node().filter(|_| self == Self::One)
+    }
+
+    /// Whether a peer's streams keep their connections open. Those of a known peer must be counted for
+    /// that: it could take all connections otherwise.
+    fn keep_connections(self, identity: &Identity) -> bool {
+        self == Self::One && (identity.node().is_some() || !identity.is_known())
+    }
 }
 
 /// Authenticates the callers of a service. The answers do not depend on the node.
@@ -106,29 +121,29 @@ where
         let GuardLayer { context, streams } = self.layer;
         let identity = match check(&context, peer.as_ref(), &metadata).await {
             Ok(identity) => identity,
-            Err(Refusal { reason, status }) => {
-                if let Some(peer) = peer.as_ref().filter(|_| reason.is_credential()) {
-                    peer.refused();
-                }
-                let ip = Peer::ip(peer.as_ref());
-                context.registry.refuse(ip, reason, status.message());
-                return Ok(status.into_http());
-            }
+            Err(refusal) => return Ok(refuse(&context, peer.as_ref(), refusal)),
         };
-        let admission = peer.as_ref().map(Peer::admit);
+        let node = streams.counted(&identity);
+        let beside = node.map(|node| context.registry.begin_side_stream(node));
+        // A withdrawal of the cluster ends the streams that there are; it may have come since the check.
+        let cluster = match cluster_of(&context, &identity) {
+            Ok(cluster) => cluster,
+            Err(refusal) => return Ok(refuse(&context, peer.as_ref(), refusal)),
+        };
+        let place = Place::new(peer);
+        if streams.keep_connections(&identity) {
+            place.admit();
+        }
         poll_fn(|task| self.service.poll_ready(task)).await?;
         // The only cluster now is not that of a peer without a credential: others may join.
-        let clusters = &context.config.clusters;
-        let named = identity.cluster().and_then(|name| clusters.get(name));
-        if let Some(cluster) = named {
+        if let Some(cluster) = cluster.clone().filter(|_| identity.is_known()) {
             request.extensions_mut().insert(PeerCluster(cluster));
         }
-        let cluster = cluster_of(&context, &identity);
         let identity = Arc::new(identity);
         request.extensions_mut().insert(Caller {
             identity: Arc::clone(&identity),
             registry: Arc::clone(&context.registry),
-            address: Peer::ip(peer.as_ref()),
+            place: place.clone(),
         });
         let mut response = self.service.call(request).await?;
         let feed = cluster.map(|cluster| context.tables.feed(&cluster));
@@ -136,13 +151,10 @@ where
         if let Some(id) = cluster_id.and_then(|id| id.parse().ok()) {
             response.headers_mut().insert(CLUSTER_ID, id);
         }
-        let registry = &context.registry;
-        let node = identity.node().filter(|_| streams == NodeStreams::One);
         let keeper = Keeper {
             control: Arc::default(),
-            peer: Peer::ip(peer.as_ref()),
-            admission,
-            beside: node.map(|node| registry.begin_side_stream(node)),
+            place,
+            beside,
             remaining: identity.remaining(context.config.credential_grace),
             identity,
             context,
@@ -160,8 +172,7 @@ async fn check(
     metadata: &MetadataMap,
 ) -> Result<Identity, Refusal> {
     let identity = context.authenticate(peer, metadata)?;
-    identity.authorize_cluster(|cluster| context.config.clusters.get(cluster).is_some())?;
-    if let Some(cluster) = cluster_of(context, &identity) {
+    if let Some(cluster) = cluster_of(context, &identity)? {
         let feed = context.tables.feed(&cluster);
         let known = context.tables.cluster_id_known(&feed);
         if timeout(IDENTITY_PATIENCE, known).await.is_err() {
@@ -179,12 +190,24 @@ async fn check(
 
 /// The cluster that a request concerns: that of its credential, or the only one. `None` for a peer without
 /// a credential among several clusters.
-fn cluster_of(context: &Context, identity: &Identity) -> Option<Arc<str>> {
+///
+/// # Errors
+/// If the cluster of its credential is not served.
+fn cluster_of(context: &Context, identity: &Identity) -> Result<Option<Arc<str>>, Refusal> {
     let clusters = &context.config.clusters;
-    match identity.cluster() {
-        Some(cluster) => clusters.get(cluster),
-        None => clusters.only(),
+    let named = identity.authorize_cluster(|name| clusters.get(name))?;
+    Ok(named.or_else(|| clusters.only()))
+}
+
+/// Counts and logs a refusal, and returns the answer to the sender.
+fn refuse(context: &Context, peer: Option<&Peer>, refusal: Refusal) -> http::Response<Body> {
+    let Refusal { reason, status } = refusal;
+    if let Some(peer) = peer.filter(|_| reason.is_credential()) {
+        peer.refused();
     }
+    let ip = Peer::ip(peer);
+    context.registry.refuse(ip, reason, status.message());
+    status.into_http()
 }
 
 /// Ends a stream at the end of its credential, node or server, or on a stall. Runs as a task of its
@@ -192,8 +215,7 @@ fn cluster_of(context: &Context, identity: &Identity) -> Option<Arc<str>> {
 struct Keeper {
     context: Arc<Context>,
     control: Arc<SessionControl>,
-    peer: IpAddr,
-    admission: Option<Admission>,
+    place: Place,
     beside: Option<SideStream>,
     remaining: Option<Duration>,
     identity: Arc<Identity>,
@@ -221,9 +243,7 @@ impl Keeper {
         // The connection drops the body, and with it this task, once it has taken the end. The cut
         // is for a connection that takes nothing.
         sleep(patience).await;
-        if let Some(admission) = &self.admission {
-            admission.cut();
-        }
+        self.place.cut();
         pending().await
     }
 
@@ -246,12 +266,11 @@ impl Keeper {
             }
             () = revoked(self.identity.reviewed()) => {
                 let Refusal { reason, status } = Refusal::revoked();
-                self.context.registry.refuse(self.peer, reason, status.message());
+                let ip = self.place.ip();
+                self.context.registry.refuse(ip, reason, status.message());
                 status
             }
-            () = expired => {
-                Status::unauthenticated("certificate or token: it has expired meanwhile")
-            }
+            () = expired => Refusal::expired().status,
         }
     }
 }

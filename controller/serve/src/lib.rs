@@ -18,8 +18,8 @@ mod standing;
 
 pub use guard::{Caller, NodeStreams};
 pub use registry::{
-    BackendState, BalancerHealth, ConvergenceSeconds, Counters, HeldTable, NodeHealth, NodeStatus,
-    RecentChange, RecordProblem, Registry, Unconfirmed,
+    AllProgrammed, BackendState, BalancerHealth, ConvergenceSeconds, Counters, HeldTable,
+    NodeHealth, NodeStatus, RecentChange, RecordProblem, Registry, Unconfirmed,
 };
 pub use served::ServedClusters;
 pub use service::TablesServer;

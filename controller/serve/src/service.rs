@@ -141,7 +141,8 @@ impl TablesServer {
         }
     }
 
-    /// All services beside `Tables`, and server reflection for all peers with a credential.
+    /// All services beside `Tables`, and server reflection for all peers with a credential. As health
+    /// checks, it keeps no connection open.
     fn with_reflection(&self) -> Routes {
         let beside = self.beside.clone();
         let mut builder = tonic_reflection::server::Builder::configure()

@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use http_body::Frame;
 use portolan_auth::RefusalReason;
-use portolan_auth::testing::{Signer, claims, verifier};
-use portolan_model::NodeKey;
+use portolan_auth::testing::{Signer, claims, unix_now, verifier};
 use portolan_proto::v1;
 use prost::bytes::Bytes;
 use tokio::net::TcpListener;
@@ -24,14 +23,15 @@ use tonic::{Code, Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::*;
-use crate::{Registry, ServeConfig, TablesServer};
-use portolan_auth::{Authentication, Reviews, Verdict};
+use crate::{Registry, ServeConfig, ServedClusters, TablesServer};
+use portolan_auth::{Authentication, Certified, Reviews, Verdict};
 use portolan_listener::Limits;
 use portolan_tablelog::{Publisher, Retention};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A service whose streams send nothing, or as much as is taken, and never end by themselves.
+/// A service whose streams send nothing, or as much as is taken, and never end by themselves. Callers of
+/// `Edge` are authorized as an edge controller.
 #[derive(Debug, Clone)]
 struct Silent;
 
@@ -68,7 +68,12 @@ impl Service<http::Request<Body>> for Silent {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let floods = request.uri().path().ends_with("Flood");
+        let path = request.uri().path();
+        let floods = path.ends_with("Flood");
+        if path.ends_with("Edge") {
+            let caller = request.extensions().get::<Caller>().unwrap();
+            caller.authorize_edge("", "a").unwrap();
+        }
         let mut response = http::Response::new(Body::new(Never { floods }));
         let value = HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(CONTENT_TYPE, value);
@@ -93,6 +98,10 @@ async fn start(authentication: Authentication, limits: Limits) -> Server {
 }
 
 async fn start_with(config: ServeConfig, limits: Limits) -> Server {
+    start_as(NodeStreams::One, config, limits).await
+}
+
+async fn start_as(streams: NodeStreams, config: ServeConfig, limits: Limits) -> Server {
     let (publisher, tables) = Publisher::new(Retention::default());
     let registry = Arc::new(Registry::default());
     let shutdown = CancellationToken::new();
@@ -100,7 +109,7 @@ async fn start_with(config: ServeConfig, limits: Limits) -> Server {
     let service = TablesServer::new(tables, r, config, shutdown.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let serving = service.with_service(Silent, NodeStreams::One);
+    let serving = service.with_service(Silent, streams);
     let serving = serving.serve(listener, None, limits);
     Server {
         address,
@@ -167,6 +176,38 @@ async fn a_stream_keeps_its_connection_and_ends_with_the_server() {
 }
 
 #[tokio::test]
+async fn of_streams_without_a_limit_only_those_of_edges_keep_their_connection() {
+    let admission_timeout = Duration::from_millis(200);
+    let limits = Limits {
+        admission_timeout,
+        ..Limits::default()
+    };
+    let server = start_as(NodeStreams::Any, ServeConfig::default(), limits).await;
+    let edge = call(server.channel().await, "/test.Silent/Edge").await;
+    let other = call(server.channel().await, "/test.Silent/Watch").await;
+    let (mut edge, mut other) = (edge.unwrap(), other.unwrap());
+    let ended = timeout(PATIENCE, other.message()).await.unwrap();
+    assert!(!matches!(ended, Ok(Some(_))), "{ended:?}");
+    let early = timeout(admission_timeout * 5, edge.message()).await;
+    assert!(early.is_err(), "{early:?}");
+}
+
+#[test]
+fn a_peer_whose_streams_are_not_counted_keeps_no_connection_by_them() {
+    let known = |name: &str| {
+        let (name, until) = (name.parse().unwrap(), SystemTime::now());
+        Identity::Known(Certified { name, until }, None)
+    };
+    let node = known("portolan:///node/a");
+    assert!(NodeStreams::One.keep_connections(&node));
+    assert!(!NodeStreams::Any.keep_connections(&node));
+    for other in ["portolan:///relay/a", "portolan://eu/edge/a"] {
+        assert!(!NodeStreams::One.keep_connections(&known(other)), "{other}");
+    }
+    assert!(NodeStreams::One.keep_connections(&Identity::Anyone));
+}
+
+#[tokio::test]
 async fn strangers_are_refused_and_counted() {
     let server = start(Authentication::Required(None), Limits::default()).await;
     let refused = call(server.channel().await, "/test.Silent/Watch").await;
@@ -211,6 +252,29 @@ async fn a_stream_ends_when_its_token_is_revoked() {
     );
 }
 
+#[tokio::test]
+async fn an_expired_credential_opens_no_stream() {
+    let signer = Signer::elliptic("1");
+    let verifier = Arc::new(verifier("", &[&signer]));
+    let config = ServeConfig {
+        authentication: Authentication::Required(Some(verifier)),
+        credential_grace: Duration::ZERO,
+        ..ServeConfig::default()
+    };
+    let server = start_with(config, Limits::default()).await;
+    // Clocks may differ by 30 s, so that the verifier still accepts the token.
+    let mut claims = claims();
+    claims["exp"] = (unix_now() - 5).into();
+    let token = signer.sign(&claims);
+    let refused = call_with(server.channel().await, "/test.Silent/Watch", Some(&token)).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Unauthenticated);
+    let refusals = server.registry.refusals();
+    assert!(
+        refusals.contains(&(RefusalReason::Expired, 1)),
+        "{refusals:?}"
+    );
+}
+
 /// A server that accepts a node's token, and such a token.
 async fn with_node(stall_timeout: Duration) -> (Server, String) {
     let signer = Signer::elliptic("1");
@@ -245,6 +309,37 @@ async fn a_node_has_one_stream_as_long_as_it_is_there() {
     assert_eq!(refused.code(), Code::PermissionDenied);
     server.registry.node_present(&node);
     watch().await.unwrap();
+}
+
+/// The node is awaited between the look at the clusters and the begin of the stream.
+#[tokio::test]
+async fn a_cluster_that_goes_while_a_node_is_awaited_is_not_served() {
+    let signer = Signer::elliptic("1");
+    let verifier = Arc::new(verifier("eu", &[&signer]));
+    let clusters = ServedClusters::new(["eu".into(), "us".into()]);
+    let config = ServeConfig {
+        authentication: Authentication::Required(Some(verifier)),
+        clusters: clusters.clone(),
+        ..ServeConfig::default()
+    };
+    let server = start_with(config, Limits::default()).await;
+    server.registry.refuse_unknown_nodes(&"eu".into());
+    let (channel, token) = (server.channel().await, signer.sign(&claims()));
+    let mut opening = tokio::spawn(async move {
+        let opened = call_with(channel, "/test.Silent/Watch", Some(&token)).await;
+        opened.map(drop)
+    });
+    let early = timeout(Duration::from_millis(300), &mut opening).await;
+    assert!(early.is_err(), "admitted without a Node");
+    clusters.remove("eu");
+    server.registry.cluster_withdrawn("eu");
+    // The next Node of any cluster ends the wait.
+    server.registry.node_present(&NodeKey {
+        cluster: "us".into(),
+        name: "b".into(),
+    });
+    let opened = timeout(PATIENCE, opening).await.unwrap().unwrap();
+    assert_eq!(opened.unwrap_err().code(), Code::PermissionDenied);
 }
 
 #[tokio::test]

@@ -117,6 +117,27 @@ async fn a_connection_with_health_alone_is_closed_like_any_without_an_agent() {
     timeout(PATIENCE, drained).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_connection_with_reflection_alone_is_closed_like_any_without_an_agent() {
+    let signer = Signer::elliptic("1");
+    let verifier = Arc::new(verifier("", &[&signer]));
+    let authentication = Authentication::Required(Some(verifier));
+    let limits = Limits {
+        admission_timeout: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let server = Server::start(authentication, limits).await;
+    let mut client = ServerReflectionClient::new(server.channel().await);
+    let mut request = Request::new(tokio_stream::pending());
+    let token = format!("Bearer {}", signer.sign(&claims()));
+    let metadata = request.metadata_mut();
+    metadata.insert("authorization", token.parse().unwrap());
+    let answers = client.server_reflection_info(request).await;
+    let mut answers = answers.unwrap().into_inner();
+    let drained = async { while let Ok(Some(_)) = answers.message().await {} };
+    timeout(PATIENCE, drained).await.unwrap();
+}
+
 async fn services(channel: Channel, token: Option<&str>) -> Result<Vec<String>, Status> {
     let mut client = ServerReflectionClient::new(channel);
     let question = ServerReflectionRequest {

@@ -12,6 +12,7 @@ use portolan_proto::v1;
 use portolan_runtime::Rate;
 
 use super::convergence::{Convergence, Member};
+use super::everybody::AllProgrammed;
 use super::health::{NodeHealth, Reported};
 use super::reconnects::{RetryAfter, StreamBudget};
 use super::signals::SessionSignals;
@@ -123,10 +124,18 @@ impl AgentEntry {
         self.disconnected_at = Some(now);
     }
 
-    /// Whether the agent is connected and has not programmed the revision.
-    pub(super) fn lacks(&self, revision: u64) -> bool {
-        let programmed = self.programmed.as_ref().map(|p| p.revision);
-        self.connected && programmed.is_none_or(|programmed| programmed < revision)
+    /// What the agent has programmed; `None` if it lacks the revision. A disconnected agent lacks
+    /// nothing.
+    pub(super) fn has_programmed(&self, revision: u64) -> Option<AllProgrammed> {
+        if !self.connected {
+            return Some(AllProgrammed::EQUAL);
+        }
+        let programmed = self.programmed.as_ref();
+        let programmed = programmed.filter(|programmed| programmed.revision >= revision)?;
+        Some(AllProgrammed {
+            has_hashes: programmed.records_hash.is_some() && programmed.own_hash.is_some(),
+            errors_total: programmed.errors_total,
+        })
     }
 
     /// Whether this stream has carried the revision or a later one.
@@ -177,6 +186,15 @@ impl AgentEntry {
     /// Records a report about the health of backends.
     pub(super) fn health_reported(&mut self, report: v1::Health, now: SystemTime) {
         self.health.take(report, unix_ms(now) / 1_000);
+    }
+
+    /// Size of the health report, in load balancers and backends.
+    pub(super) fn health_size(&self) -> usize {
+        self.health.size()
+    }
+
+    pub(super) fn forget_health(&mut self) {
+        self.health = Reported::default();
     }
 
     /// The health of backends on this node; `None` if none was reported.

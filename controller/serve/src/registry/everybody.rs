@@ -4,14 +4,38 @@
 
 use super::Registry;
 
+/// What all connected agents and relays of a cluster state of the tables in their kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllProgrammed {
+    /// Whether each of them stated the hashes of its table. There are none while it holds deletions
+    /// back.
+    pub has_hashes: bool,
+    /// Number of refusals of all kernels.
+    pub errors_total: u32,
+}
+
+impl AllProgrammed {
+    /// All kernels are equal to their tables; so it is if there are none.
+    pub const EQUAL: Self = Self {
+        has_hashes: true,
+        errors_total: 0,
+    };
+}
+
 impl Registry {
-    /// Whether all connected agents and relays of a cluster have programmed a revision; `true` if
-    /// there are none. Costs O(agents).
+    /// What all connected agents and relays of a cluster have programmed; `None` if one of them lacks
+    /// the revision. Costs O(agents).
     #[must_use]
-    pub fn all_programmed(&self, cluster: &str, revision: u64) -> bool {
+    pub fn all_programmed(&self, cluster: &str, revision: u64) -> Option<AllProgrammed> {
         let nodes = self.lock();
-        let entries = nodes.entries.iter();
-        let mut of_cluster = entries.filter(|(node, _)| *node.cluster == *cluster);
-        !of_cluster.any(|(_, entry)| entry.lacks(revision))
+        let mut all = AllProgrammed::EQUAL;
+        for (node, entry) in &nodes.entries {
+            if *node.cluster == *cluster {
+                let one = entry.has_programmed(revision)?;
+                all.has_hashes &= one.has_hashes;
+                all.errors_total = all.errors_total.saturating_add(one.errors_total);
+            }
+        }
+        Some(all)
     }
 }

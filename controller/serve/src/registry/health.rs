@@ -82,6 +82,11 @@ impl Reported {
         self.balancers.is_empty()
     }
 
+    /// Number of load balancers and backends.
+    pub(super) fn size(&self) -> usize {
+        self.balancers.len() + self.backends
+    }
+
     /// Takes a report that arrived at `now`, in seconds of Unix time.
     pub(super) fn take(&mut self, report: v1::Health, now: u64) {
         if report.replace {

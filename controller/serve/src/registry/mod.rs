@@ -8,6 +8,7 @@
 mod confirm;
 mod convergence;
 mod counters;
+mod disconnected;
 mod entry;
 mod everybody;
 mod health;
@@ -40,7 +41,9 @@ pub use confirm::Unconfirmed;
 use convergence::{Convergence, Member, Reached};
 pub use counters::Counters;
 pub(crate) use counters::{Counter, LiveCounters};
+use disconnected::Disconnected;
 use entry::AgentEntry;
+pub use everybody::AllProgrammed;
 pub use health::{BackendState, BalancerHealth, NodeHealth};
 pub(crate) use nodes::NodeStanding;
 use nodes::SourceNodes;
@@ -49,10 +52,6 @@ pub(crate) use reconnects::RetryAfter;
 pub(crate) use side_stream::{SideStream, SideStreamEnd};
 use signals::SessionSignals;
 pub use status::{HeldTable, NodeStatus, RecordProblem};
-
-/// Maximum number of disconnected agents kept. Bounded, since without authentication any peer can
-/// make up names of nodes.
-const MAX_DISCONNECTED: usize = 10_000;
 
 /// The agents of one controller, shared by sessions, metrics and the admin server.
 #[derive(Debug)]
@@ -86,8 +85,7 @@ impl Default for Registry {
 struct Nodes {
     /// Unsorted: each new stream and each acknowledgement looks up one among thousands of entries.
     entries: HashMap<NodeKey, AgentEntry>,
-    /// Disconnected agents by the number of their last session, oldest first.
-    disconnected: BTreeMap<u64, NodeKey>,
+    disconnected: Disconnected,
     known: SourceNodes,
     /// Streams that agents have beside those of their tables.
     side_streams: HashMap<NodeKey, Arc<SessionSignals>>,
@@ -225,7 +223,7 @@ impl Registry {
         let number = nodes.last_session;
         let entry = AgentEntry::new(connect, number, Arc::clone(&signals));
         if let Some(mut old) = nodes.insert(node.clone(), entry) {
-            nodes.disconnected.remove(&old.session());
+            nodes.disconnected.remove(old.session());
             if old.replace() {
                 self.count(Counter::Replaced, 1);
             }
@@ -378,15 +376,13 @@ impl Drop for Session {
         }
         info!(node = %self.node, "agent disconnected");
         entry.disconnect(SystemTime::now());
+        let health = entry.health_size();
         if let Some(member) = entry.member.take() {
             nodes.left(&self.node.cluster, member);
         }
-        nodes.disconnected.insert(self.number, self.node.clone());
-        if nodes.disconnected.len() > MAX_DISCONNECTED
-            && let Some((_, oldest)) = nodes.disconnected.pop_first()
-        {
-            nodes.entries.remove(&oldest);
-        }
+        let (number, node) = (self.number, self.node.clone());
+        nodes.disconnected.insert(number, node, health);
+        nodes.bound_disconnected();
     }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use super::disconnected::MAX_DISCONNECTED;
 use super::*;
 
 fn node(name: &str) -> NodeKey {
@@ -108,6 +109,60 @@ fn disconnected_nodes_are_kept_up_to_a_bound() {
     assert!(!nodes[1].connected && nodes[1].disconnected_at_ms.is_some());
     assert!(nodes.is_sorted_by(|a, b| a.node < b.node));
     drop(live);
+}
+
+/// A report about one load balancer with these backends.
+fn health(backends: u32) -> v1::Health {
+    let key = v1::RecordKey {
+        service: "svc".to_owned(),
+        ..v1::RecordKey::default()
+    };
+    let backend = |ip| v1::BackendHealth {
+        address: Some(v1::backend_health::Address::V4(ip)),
+        ..v1::BackendHealth::default()
+    };
+    let record = v1::RecordHealth {
+        key: Some(key),
+        backends: (0..backends).map(backend).collect(),
+        ..v1::RecordHealth::default()
+    };
+    v1::Health {
+        put: vec![record],
+        ..v1::Health::default()
+    }
+}
+
+#[test]
+fn health_of_disconnected_nodes_is_kept_up_to_a_bound() {
+    let registry = Arc::new(Registry::default());
+    registry.lock().disconnected = Disconnected::keeping(10);
+    let report = |name, backends| {
+        let session = connect(&registry, name);
+        session.health_reported(health(backends));
+        session
+    };
+    let kept = || {
+        let all = registry.backend_health().into_iter();
+        all.map(|health| health.node).collect::<Vec<_>>()
+    };
+    for name in ["a", "b", "c"] {
+        drop(report(name, 4));
+    }
+    assert_eq!(kept(), ["b", "c"]);
+    // What a connected node has reported does not count.
+    let large = report("b", 30);
+    drop(report("d", 4));
+    assert_eq!(kept(), ["b", "c", "d"]);
+    drop(large);
+    assert_eq!(kept(), ["d"]);
+    // Other facts about them are kept.
+    assert_eq!(registry.snapshot().len(), 4);
+    // Nodes that come and go do not use the room up.
+    for _ in 0..10 {
+        drop(report("d", 4));
+        drop(report("e", 4));
+    }
+    assert_eq!(kept(), ["d", "e"]);
 }
 
 #[test]

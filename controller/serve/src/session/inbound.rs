@@ -95,9 +95,7 @@ impl InboundTask {
         tokio::select! {
             biased;
             status = self.signalled() => Err(status),
-            () = after(self.remaining) => {
-                Err(Status::unauthenticated("certificate or token: it has expired meanwhile"))
-            }
+            () = after(self.remaining) => Err(Refusal::expired().status),
             () = revoked(self.reviewed.as_ref()) => {
                 let Refusal { reason, status } = Refusal::revoked();
                 let ip = Peer::ip(self.admission.as_ref().map(Admission::peer));

@@ -144,7 +144,8 @@ pub(crate) fn token_checks(rate: Rate) -> ConnectionSlots {
 }
 
 impl Context {
-    /// Authenticates the sender of a request.
+    /// Authenticates the sender of a request. A certificate is verified only when its connection begins,
+    /// and expires while the connection is open.
     pub(crate) fn authenticate(
         &self,
         peer: Option<&Peer>,
@@ -159,12 +160,16 @@ impl Context {
             })
         };
         let certificate = peer.and_then(Peer::certificate);
-        authenticate(
+        let identity = authenticate(
             &self.config.authentication,
             certificate,
             metadata,
             may_verify,
-        )
+        )?;
+        if identity.remaining(self.config.credential_grace) == Some(Duration::ZERO) {
+            return Err(Refusal::expired());
+        }
+        Ok(identity)
     }
 
     /// Duration over which agents leave after the shutdown: proportional to their number, at most
@@ -268,6 +273,10 @@ pub(crate) async fn sync(
         Err(retry) => return Err(too_often(&context, admission.as_ref(), retry)),
     };
     let (node, agent_version) = (session.node(), &hello.agent_version);
+    // A withdrawal ends the sessions that there are; it may have come since the look at Hello.
+    if context.config.clusters.get(&node.cluster).is_none() {
+        return Err(not_served());
+    }
     info!(%node, peer = ?address, agent_version, "agent connected");
     let control = Arc::new(SessionControl::default());
     let task = InboundTask {

@@ -12,7 +12,7 @@ use portolan_tablelog::{Origin, Update};
 use tokio::time::timeout;
 use tonic::Code;
 
-use super::support::{Client, Server, hello, put};
+use super::support::{Client, Server, hello, patiently, put};
 use crate::{ServeConfig, ServedClusters};
 
 /// Sets records of a cluster.
@@ -36,6 +36,13 @@ fn hello_in(cluster: &str, node: &str) -> v1::Hello {
     v1::Hello {
         cluster: cluster.to_owned(),
         ..hello(node)
+    }
+}
+
+fn node_in(cluster: &str, name: &str) -> NodeKey {
+    NodeKey {
+        cluster: cluster.into(),
+        name: name.into(),
     }
 }
 
@@ -128,11 +135,7 @@ async fn clusters_come_and_go_and_their_nodes_are_known_one_by_one() {
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
     let mut us = open("us", server.address).await.unwrap();
     assert_eq!(us.batch().await.put, ["x"]);
-    let node = NodeKey {
-        cluster: "eu".into(),
-        name: "a".into(),
-    };
-    server.registry.node_present(&node);
+    server.registry.node_present(&node_in("eu", "a"));
     let mut eu = open("eu", server.address).await.unwrap();
     assert_eq!(eu.batch().await.put, ["x"]);
     clusters.remove("us");
@@ -152,4 +155,24 @@ async fn clusters_come_and_go_and_their_nodes_are_known_one_by_one() {
     server.publisher.set_synced(&"us".into());
     let mut us = open("us", server.address).await.unwrap();
     assert_eq!(us.batch().await.put, ["y"]);
+}
+
+/// The node is awaited between the look at the clusters and the begin of the session.
+#[tokio::test]
+async fn a_cluster_that_goes_while_a_node_is_awaited_is_not_served() {
+    let clusters = ServedClusters::new(["eu".into(), "us".into()]);
+    let mut server = server(&clusters).await;
+    server.registry.refuse_unknown_nodes(&"eu".into());
+    let hello = Message::Hello(hello_in("eu", "a"));
+    let mut opening = tokio::spawn(Client::open(server.address, hello));
+    let early = timeout(Duration::from_millis(300), &mut opening).await;
+    assert!(early.is_err(), "admitted without a Node");
+    clusters.remove("eu");
+    server.publisher.withhold(&"eu".into());
+    server.registry.cluster_withdrawn("eu");
+    // The next Node of any cluster ends the wait.
+    server.registry.node_present(&node_in("us", "b"));
+    let status = patiently(opening).await.unwrap().err().unwrap();
+    assert_eq!(status.code(), Code::NotFound, "{status}");
+    assert_eq!(server.registry.connected(), 0);
 }

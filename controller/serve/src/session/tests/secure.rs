@@ -246,18 +246,23 @@ async fn a_stream_ends_when_its_certificate_has_expired() {
     // Certificates have a resolution of one second: this leaves at least one.
     let soon = now - HOUR..now + Duration::from_secs(2);
     let issued = secure.authority.node(&name, soon).unwrap();
-    let mut client = secure
-        .connect_with("a", secure.config(Some(&issued)))
-        .await
-        .unwrap();
+    let config = secure.config(Some(&issued));
+    let channel = channel(secure.server.address, config).await.unwrap();
+    let begin = || Client::begin(channel.clone(), Message::Hello(hello("a")), None);
+    let mut client = begin().await.unwrap();
     client.batch().await;
     let mut lasting = secure.connect("b").await.unwrap();
     lasting.batch().await;
     let status = client.next().await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
     assert!(status.message().contains("expired"), "{status}");
+    // Its connection is still open, and no other stream begins there.
+    let refused = begin().await.err().unwrap();
+    assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
+    assert_eq!(secure.refused(RefusalReason::Expired), 1);
     let nodes = secure.server.registry.snapshot();
     assert_eq!((nodes.len(), nodes[1].connected), (2, true));
+    assert_eq!(nodes[0].sessions, 1);
 }
 
 #[tokio::test]
