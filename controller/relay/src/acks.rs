@@ -8,6 +8,7 @@ use std::time::Instant;
 use portolan_model::SetHash;
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
+use portolan_serve::AllProgrammed;
 use portolan_tablelog::Committed;
 
 /// How many revisions wait until all agents have programmed them. The oldest are dropped first:
@@ -20,12 +21,12 @@ pub(crate) struct Acks {
     received: Option<v1::Received>,
     last_received: v1::Received,
     programmed: Option<v1::Programmed>,
-    /// Revisions that are published and not known to be programmed, in order.
-    waiting: VecDeque<Waiting>,
+    /// Published revisions, in order. All agents may have programmed the first, and lack the second.
+    revisions: VecDeque<Revision>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct Revision {
     /// The revision at the relay.
     ours: u64,
     /// The revision at the controller.
@@ -33,6 +34,25 @@ struct Waiting {
     /// The hashes of the records and of the nodes' own; `None` while deletions are held back.
     hashes: Option<(SetHash, SetHash)>,
     published: Instant,
+    /// The last acknowledgement; `None` before the first one.
+    acknowledged: Option<AllProgrammed>,
+}
+
+impl Revision {
+    fn programmed(&self, all: AllProgrammed, now: Instant) -> v1::Programmed {
+        let bytes = |hash: SetHash| hash.to_bytes().to_vec();
+        let hashes = self.hashes.filter(|_| all.has_hashes);
+        let (records_hash, own_hash) = hashes.unzip();
+        let duration = now.saturating_duration_since(self.published);
+        v1::Programmed {
+            revision: self.theirs,
+            records_hash: records_hash.map(bytes).unwrap_or_default(),
+            own_hash: own_hash.map(bytes).unwrap_or_default(),
+            duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+            errors_total: all.errors_total,
+            ..v1::Programmed::default()
+        }
+    }
 }
 
 impl Acks {
@@ -62,39 +82,48 @@ impl Acks {
         now: Instant,
     ) {
         let hashes = (committed.records_hash, committed.own_hash);
-        self.waiting.push_back(Waiting {
+        self.revisions.push_back(Revision {
             ours,
             theirs: committed.revision,
             hashes: (!is_held).then_some(hashes),
             published: now,
+            acknowledged: None,
         });
-        if self.waiting.len() > MAX_WAITING {
-            self.waiting.pop_front();
+        if self.revisions.len() > MAX_WAITING {
+            self.revisions.pop_front();
         }
     }
 
-    /// Whether something waits to be programmed.
+    /// Returns `true` if a revision is not known to be programmed by all agents.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        let mut revisions = self.revisions.iter();
+        revisions.any(|revision| revision.acknowledged.is_none())
     }
 
-    /// Acknowledges the revisions that all agents have programmed.
-    pub(crate) fn look(&mut self, now: Instant, is_programmed: impl Fn(u64) -> bool) {
-        while let Some(first) = self.waiting.pop_front_if(|first| is_programmed(first.ours)) {
-            let bytes = |hash: SetHash| hash.to_bytes().to_vec();
-            let (records_hash, own_hash) = first.hashes.unzip();
-            let duration = now.saturating_duration_since(first.published);
-            self.programmed = Some(v1::Programmed {
-                revision: first.theirs,
-                records_hash: records_hash.map(bytes).unwrap_or_default(),
-                own_hash: own_hash.map(bytes).unwrap_or_default(),
-                duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
-                ..v1::Programmed::default()
-            });
-            if self.last_received.held.is_some() {
-                // Older controllers end the hold at `Programmed`.
-                self.received = Some(self.last_received.clone());
-            }
+    /// Acknowledges the newest revision that all agents have programmed; again when they state
+    /// something else.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        all_programmed: impl Fn(u64) -> Option<AllProgrammed>,
+    ) {
+        let is_programmed = |one: &Revision| all_programmed(one.ours).is_some();
+        while self.revisions.get(1).is_some_and(is_programmed) {
+            self.revisions.pop_front();
+        }
+        let Some(revision) = self.revisions.front_mut() else {
+            return;
+        };
+        let Some(all) = all_programmed(revision.ours) else {
+            return;
+        };
+        if revision.acknowledged.replace(all) == Some(all) {
+            return;
+        }
+        self.programmed = Some(revision.programmed(all, now));
+        if self.last_received.held.is_some() {
+            // Older controllers end the hold at `Programmed`.
+            self.received = Some(self.last_received.clone());
         }
     }
 
@@ -129,6 +158,13 @@ mod tests {
         }
     }
 
+    fn programmed(acks: &mut Acks) -> v1::Programmed {
+        match acks.next_message().unwrap().message {
+            Some(Message::Programmed(programmed)) => programmed,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn a_revision_is_programmed_when_all_agents_have_ours() {
         let now = Instant::now();
@@ -137,19 +173,43 @@ mod tests {
             acks.committed(theirs, None);
             acks.published(ours, &committed(theirs), false, now);
         }
-        acks.look(now, |_| false);
+        acks.look(now, |_| None);
         let Some(Message::Received(received)) = acks.next_message().unwrap().message else {
             panic!("nothing received");
         };
         assert_eq!(received.revision, 13);
         assert!(!acks.has_message());
-        acks.look(now, |ours| ours <= 2);
-        let Some(Message::Programmed(programmed)) = acks.next_message().unwrap().message else {
-            panic!("nothing programmed");
-        };
+        acks.look(now, |ours| (ours <= 2).then_some(AllProgrammed::EQUAL));
+        let programmed = programmed(&mut acks);
         assert_eq!(programmed.revision, 12);
         assert_eq!(programmed.records_hash, SetHash(12).to_bytes());
         assert!(acks.is_waiting() && !acks.has_message());
+    }
+
+    #[test]
+    fn kernels_that_differ_from_their_tables_are_stated() {
+        let now = Instant::now();
+        let mut acks = Acks::default();
+        acks.published(1, &committed(10), false, now);
+        let differing = AllProgrammed {
+            has_hashes: false,
+            errors_total: 2,
+        };
+        for _ in 0..2 {
+            acks.look(now, |_| Some(differing));
+            let first = programmed(&mut acks);
+            assert_eq!((first.revision, first.errors_total), (10, 2));
+            assert!(first.records_hash.is_empty() && first.own_hash.is_empty());
+            acks.look(now, |_| Some(differing));
+            // An agent that has just come lacks the revision.
+            acks.look(now, |_| None);
+            assert!(!acks.has_message());
+            acks.look(now, |_| Some(AllProgrammed::EQUAL));
+            let last = programmed(&mut acks);
+            assert_eq!((last.revision, last.errors_total), (10, 0));
+            assert_eq!(last.records_hash, SetHash(10).to_bytes());
+            assert!(!acks.is_waiting());
+        }
     }
 
     #[test]

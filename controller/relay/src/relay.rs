@@ -28,6 +28,8 @@ use crate::{Outlets, RelayConfig};
 /// How often the relay looks whether all its agents have programmed the revisions that wait for that.
 /// The cost grows with the agents, so not each of their acknowledgements triggers it.
 const LOOK: Duration = Duration::from_millis(200);
+/// The pause between two looks at what agents state of the last revision that they have programmed.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Passes tables on until `token` is cancelled; serving begins with the first. Calls `published` with
 /// each revision of the relay's own, and how long publishing it took.
@@ -35,8 +37,11 @@ pub async fn run<P>(config: RelayConfig, outlets: Outlets, published: P, token: 
 where
     P: FnMut(u64, Duration) + Send,
 {
-    let mut looks = interval(LOOK);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let [looks, later_looks] = [LOOK, LOOK_AGAIN].map(|period| {
+        let mut looks = interval(period);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        looks
+    });
     let client = Client::new(
         Controllers::new(config.upstreams.clone()),
         Dialer::new(config.security.clone()),
@@ -50,6 +55,7 @@ where
         doubts: Doubts::new(),
         epoch: 0,
         looks,
+        later_looks,
         refused_cluster: None,
         config,
         outlets,
@@ -70,6 +76,7 @@ struct Relay<P> {
     /// The epoch of the controller.
     epoch: u64,
     looks: Interval,
+    later_looks: Interval,
     /// The last cluster that the relay refused, to log it once.
     refused_cluster: Option<String>,
 }
@@ -150,8 +157,8 @@ impl<P: FnMut(u64, Duration) + Send> Relay<P> {
     fn look(&mut self) {
         let sessions = &self.outlets.sessions;
         let cluster = &self.config.cluster;
-        let is_programmed = |revision| sessions.all_programmed(cluster, revision);
-        self.acks.look(Instant::now(), is_programmed);
+        let all_programmed = |revision| sessions.all_programmed(cluster, revision);
+        self.acks.look(Instant::now(), all_programmed);
     }
 }
 
@@ -243,6 +250,7 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
             () = at(due) => self.publish(),
             () = self.doubts.doubted(&self.outlets.doubts) => {}
             _ = self.looks.tick(), if self.acks.is_waiting() => self.look(),
+            _ = self.later_looks.tick() => self.look(),
         }
     }
 

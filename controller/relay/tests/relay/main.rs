@@ -202,7 +202,7 @@ async fn a_relay_has_programmed_what_all_its_agents_have() {
             .any(|status| status.programmed.is_some())
     };
     until("the relay knows of the first", said).await;
-    assert!(!ours.all_programmed("", relay.server.tables.head("")));
+    assert_eq!(ours.all_programmed("", relay.server.tables.head("")), None);
     assert!(status().programmed < Some(revision));
     let second = agents[1].has(&root.table("b")).await;
     agents[1].program(&second);
@@ -312,4 +312,42 @@ async fn held_deletions_are_published_when_their_time_has_come() {
     })
     .await;
     agent.has(&root.table("a")).await;
+}
+
+#[tokio::test]
+async fn a_relay_states_what_the_kernels_of_its_agents_lack() {
+    let names = services(150);
+    let root = Root::start(any_port(), &[all(&names)]);
+    let relay = Relay::start(any_port(), &[root.server.address]);
+    let mut agent = Agent::start("a", &[relay.server.address]);
+    let before = root.table("a");
+    agent.has(&before).await;
+    let addresses = [&root.server, &relay.server].map(|server| server.address);
+    relay.stop().await;
+    root.stop().await;
+
+    // The agent holds deletions, and not the relay, which has lost nothing.
+    let root = Root::start(addresses[0], &[all(&names[..10])]);
+    let relay = Relay::start(addresses[1], &addresses[..1]);
+    let ours = &relay.server.registry;
+    let holds = || ours.snapshot().iter().any(|agent| agent.held.is_some());
+    until("the agent holds deletions", holds).await;
+    let in_force = agent.has(&before).await;
+    agent.program(&in_force);
+    let head = root.server.tables.head("");
+    let stated = |hash: bool, errors: u32| {
+        let status = root.server.registry.snapshot().pop();
+        status.is_some_and(|status| {
+            let standing = status.standing(&root.server.tables);
+            let has = (standing.records_equal, standing.own_equal);
+            status.programmed == Some(head) && (has, status.errors_total) == ((hash, hash), errors)
+        })
+    };
+    until("the relay states no hashes", || stated(false, 0)).await;
+    ours.confirm(&node("a")).unwrap();
+    let whole = agent.has(&root.table("a")).await;
+    agent.program(&whole);
+    until("the relay states the hashes", || stated(true, 0)).await;
+    agent.program_with(&whole, &["no memory"]);
+    until("the relay states the errors", || stated(true, 1)).await;
 }

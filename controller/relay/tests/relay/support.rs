@@ -243,11 +243,17 @@ impl Agent {
 
     /// Says that its kernel has a table.
     pub(crate) fn program(&self, table: &Subscribed) {
+        self.program_with(table, &[]);
+    }
+
+    /// Says that its kernel has a table, but for what it refused.
+    pub(crate) fn program_with(&self, table: &Subscribed, errors: &[&str]) {
+        let errors = errors.iter().map(|error| (None, (*error).to_owned()));
         self.reports.send_replace(Some(Report {
             epoch: table.epoch,
             revision: table.revision,
             duration: Duration::from_millis(1),
-            errors: Vec::new(),
+            errors: errors.collect(),
             checked: table.checked,
         }));
     }
