@@ -20,6 +20,8 @@ pub struct Limits {
     pub objects: usize,
     /// Endpoints of all slices.
     pub endpoints: usize,
+    /// Encoded bytes of all objects.
+    pub bytes: usize,
     /// Bytes of all staged objects.
     pub staged_bytes: usize,
 }
@@ -204,6 +206,7 @@ impl Partition {
         }
         bound("objects", sums.objects, self.limits.objects)?;
         bound("endpoints", sums.endpoints, self.limits.endpoints)?;
+        bound("bytes", sums.bytes, self.limits.bytes)?;
         self.is_listed = true;
         let mut received = Received {
             listing: commit.listing,

@@ -25,6 +25,7 @@ use crate::{
 const LIMITS: Limits = Limits {
     objects: 1_000,
     endpoints: 100,
+    bytes: 1 << 20,
     staged_bytes: 1 << 20,
 };
 
@@ -295,6 +296,18 @@ fn more_than_the_bounds_is_refused_and_what_was_there_stays() {
         error.to_string().contains("objects: more than 2"),
         "{error}"
     );
+    let light = Limits {
+        bytes: 100,
+        ..LIMITS
+    };
+    let mut small = Partition::new("eu".into(), light);
+    outbox.begin(&small.begin()).unwrap();
+    let error = send(&mut outbox, &mut small).unwrap_err();
+    assert!(
+        error.to_string().contains("bytes: more than 100"),
+        "{error}"
+    );
+    assert_eq!(names(&small), [""; 0]);
     let short = Limits {
         staged_bytes: 100,
         ..LIMITS

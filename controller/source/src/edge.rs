@@ -7,6 +7,7 @@
 //! overwrite each other's objects, or replace each other for ever. Without a stream the objects stay as they were.
 
 mod guards;
+mod pace;
 mod standby;
 mod stats;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use crate::deletions::GuardConfig;
 use crate::sink::Closed;
 use crate::{Event, HeldDeletions, Sink};
 use guards::Guards;
+use pace::Pace;
 use standby::{Standby, Standbys};
 pub use stats::Stats;
 
@@ -44,10 +46,6 @@ const BATCH: usize = 500;
 /// An edge that has said nothing for this long may be replaced by another one. Three times the period of its
 /// `EdgeAlive`.
 const SILENT: Duration = Duration::from_secs(30);
-
-/// The shortest time between two transitions of a cluster, so that one that changes all the time costs the others
-/// little. An edge has more changes in the next transition meanwhile.
-const PACE: Duration = Duration::from_millis(50);
 
 /// The most streams that a cluster may begin within [`STREAMS_WITHIN`]: each costs a comparison of all objects.
 const STREAMS: usize = 30;
@@ -61,6 +59,7 @@ const VERSIONED: [Kind; 3] = [Kind::Service, Kind::EndpointSlice, Kind::Node];
 pub const LIMITS: Limits = Limits {
     objects: 200_000,
     endpoints: 1_000_000,
+    bytes: 256 << 20,
     staged_bytes: 256 << 20,
 };
 
@@ -146,7 +145,7 @@ pub async fn receive(
         current: None,
         standbys: Standbys::default(),
         is_synced: false,
-        next: Instant::now(),
+        pace: Pace::default(),
         begun: VecDeque::new(),
     };
     // Ends early only with the sink's reader, whose owner deals with its end.
@@ -164,8 +163,7 @@ struct Receiver {
     current: Option<Current>,
     standbys: Standbys,
     is_synced: bool,
-    /// When the next message is taken.
-    next: Instant,
+    pace: Pace,
     /// When the last streams began, oldest first.
     begun: VecDeque<Instant>,
 }
@@ -204,7 +202,7 @@ impl Receiver {
             let silent = self.silent_at();
             tokio::select! {
                 Some(stream) = streams.recv() => self.begin(stream),
-                message = Current::next(&mut self.current, self.next) => self.message(message).await?,
+                message = Current::next(&mut self.current, self.pace.next()) => self.message(message).await?,
                 () = self.guards.wait() => {
                     let changes = self.guards.look();
                     self.send(changes).await?;
@@ -347,6 +345,11 @@ impl Receiver {
         if let Some(current) = &mut self.current {
             current.heard = Instant::now();
         }
+        let bytes = match &message {
+            Some(Message::Objects(part)) => part.put.iter().map(|object| object.len()).sum(),
+            _ => 0,
+        };
+        self.pace.took(bytes);
         match message {
             Some(Message::Objects(part)) => {
                 if let Err(error) = self.partition.stage(part) {
@@ -356,7 +359,7 @@ impl Receiver {
             Some(Message::Commit(commit)) => match self.partition.commit(&commit) {
                 Ok(received) => {
                     self.take(received).await?;
-                    self.next = Instant::now() + PACE;
+                    self.pace.committed();
                     let number = commit.number;
                     self.answer(Answer::Accepted(v1::CentreAccepted { number }));
                 }

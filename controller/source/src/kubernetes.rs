@@ -15,6 +15,7 @@ mod identity;
 mod kinds;
 mod member;
 mod name_feed;
+mod population;
 mod probe;
 mod prune;
 mod report;
@@ -43,6 +44,7 @@ use feed::{Feed, Pending};
 use follow::Follower;
 use kinds::{NamedPod, Watchable};
 use name_feed::NameFeed;
+use population::Population;
 
 pub use client::{ClientError, check_kubeconfig, client, own_client};
 pub use events::{problem_channel, report_problems};
@@ -64,6 +66,9 @@ pub struct Options {
     pub guard: GuardConfig,
     /// The proxy whose Services are ours; `None` for the default one. DNS has all Services.
     pub proxy: Option<ProxyName>,
+    /// The most objects of each kind; `None` for a cluster that is trusted with the memory of this
+    /// process. Beyond it the last objects stay.
+    pub most_objects: Option<usize>,
 }
 
 /// Options of the watches for DNS.
@@ -137,6 +142,7 @@ pub async fn watch_with(
     let follower = Followers {
         client,
         streamed: !options.paged,
+        most_objects: options.most_objects,
         feeds,
     };
     let pods = async {
@@ -223,6 +229,7 @@ struct Followers {
     client: Client,
     /// Whether listings are streamed where the server can.
     streamed: bool,
+    most_objects: Option<usize>,
     feeds: Feeds,
 }
 
@@ -230,6 +237,8 @@ impl Followers {
     /// Follows a kind, for the tables, for DNS or for both.
     fn of<T: Watchable>(&self, tables: bool, names: bool) -> Follower<T> {
         let feed = self.feeds.of(T::KIND, tables, names);
-        Follower::new(Api::all(self.client.clone()), feed, self.streamed)
+        let population = Population::new(self.most_objects);
+        let api = Api::all(self.client.clone());
+        Follower::new(api, feed, population, self.streamed)
     }
 }

@@ -124,10 +124,14 @@ struct Contender {
 impl Contender {
     async fn acquire(&mut self) {
         loop {
-            match self.attempt().await {
-                Ok(Outcome::Held) => return,
-                Ok(Outcome::Others | Outcome::Conflict) => {}
-                Err(error) => {
+            // A connection to a server that is gone may be silent for minutes.
+            match timeout(self.config.renew_deadline, self.attempt()).await {
+                Ok(Ok(Outcome::Held)) => return,
+                Ok(Ok(Outcome::Others | Outcome::Conflict)) => {}
+                Err(_) => {
+                    warn!(lease = %self.config.name, "the API server does not answer, retrying");
+                }
+                Ok(Err(error)) => {
                     warn!(lease = %self.config.name, %error, "cannot look at the Lease, retrying");
                 }
             }
@@ -250,5 +254,29 @@ impl Contender {
         let params = PostParams::default();
         self.api.replace(&self.config.name, &params, &lease).await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::{Request, Response};
+    use kube::client::Body as RequestBody;
+    use tower_test::mock::pair;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_candidate_gives_up_a_request_without_an_answer() {
+        let (service, mut requests) = pair::<Request<RequestBody>, Response<Body>>();
+        let client = Client::new(service, "default");
+        let config = LeaseConfig::new("default", "portolan", "a");
+        let task = lead(client, config, CancellationToken::new(), |_| async {});
+        let task = tokio::spawn(task);
+        let begin = Instant::now();
+        let _silent = requests.next_request().await.unwrap();
+        let _second = requests.next_request().await.unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(15));
+        task.abort();
     }
 }

@@ -101,6 +101,7 @@ fn import() -> ServiceImport {
         key: key("shop", "web"),
         uid: "1-2".into(),
         generation: 7,
+        created: Some(1_700_000_000),
         own: Some(Box::new(own)),
     }
 }
@@ -185,6 +186,47 @@ fn a_bad_field_is_named_and_an_unknown_kind_is_left_out() {
     assert_eq!(error.field, "id.namespace");
 }
 
+#[test]
+fn a_name_that_no_api_server_accepts_is_named() {
+    let export = Object::ServiceExport(export());
+    for (namespace, name, field) in [
+        ("shop", "web@clusterset", "id.name"),
+        ("shop", "web@x", "id.name"),
+        ("shop", "Web", "id.name"),
+        ("shop", "a/b", "id.name"),
+        ("shop", "", "id.name"),
+        ("shop", "-web", "id.name"),
+        ("shop", "a..b", "id.name"),
+        ("sh@p", "web", "id.namespace"),
+    ] {
+        let mut message = wire::encode(&export).unwrap();
+        let id = message.id.as_mut().unwrap();
+        (id.namespace, id.name) = (namespace.into(), name.into());
+        let error = wire::decode(&message, &"eu".into()).unwrap_err();
+        assert_eq!(error.field, field, "{name}");
+    }
+    let mut message = wire::encode(&slice("web-1", 1)).unwrap();
+    let Some(v1::cluster_object::Object::Slice(bad)) = &mut message.object else {
+        panic!("no slice");
+    };
+    bad.service = "web@clusterset".into();
+    let error = wire::decode(&message, &"eu".into()).unwrap_err();
+    assert_eq!(error.field, "slice.service");
+    let long = format!("{}.{}", "a".repeat(200), "0-1");
+    let Object::EndpointSlice(named) = slice(&long, 1) else {
+        panic!("no slice");
+    };
+    let good = wire::encode(&Object::EndpointSlice(named)).unwrap();
+    assert!(wire::decode(&good, &"eu".into()).is_ok(), "{long}");
+    // Only the object is refused: its id may be deleted, and the stream goes on.
+    let id = v1::ObjectId {
+        kind: v1::ObjectKind::ServiceExport.into(),
+        namespace: "shop".into(),
+        name: "web@clusterset".into(),
+    };
+    assert!(wire::decode_id(&id, &"eu".into()).is_ok());
+}
+
 /// As from a source: other versions than this encode what they like.
 #[test]
 fn addresses_and_networks_have_one_form_each() {
@@ -233,4 +275,22 @@ fn what_a_cluster_may_have_of_an_import_is_bounded() {
     bad("import.own.conditions", &|own| {
         own.conditions = vec![v1::EdgeCondition::default(); CONDITIONS.len() + 1];
     });
+}
+
+#[test]
+fn an_export_with_too_many_ports_is_named() {
+    let mut message = wire::encode(&Object::ServiceExport(export())).unwrap();
+    let Some(v1::cluster_object::Object::Export(sent)) = &mut message.object else {
+        panic!("no export");
+    };
+    let facts = sent.service.as_mut().unwrap();
+    facts.ports = vec![facts.ports[0].clone(); 256];
+    assert!(wire::decode(&message, &"eu".into()).is_ok());
+    let Some(v1::cluster_object::Object::Export(sent)) = &mut message.object else {
+        panic!("no export");
+    };
+    let facts = sent.service.as_mut().unwrap();
+    facts.ports.push(facts.ports[0].clone());
+    let error = wire::decode(&message, &"eu".into()).unwrap_err();
+    assert_eq!(error.field, "export.service.ports");
 }

@@ -19,7 +19,7 @@ use v1::cluster_object::Object as Message;
 use v1::edge_facts::Type;
 
 use super::WireError;
-use super::import::{export_status, import};
+use super::import::{export_status, few, import};
 
 /// The longest name, in bytes, as in Kubernetes.
 const MAX_NAME: usize = 253;
@@ -46,8 +46,7 @@ pub fn decode_id(id: &v1::ObjectId, cluster: &Arc<str>) -> Result<Option<ObjectR
         Ok(v1::ObjectKind::ClusterProperty) => Kind::ClusterProperty,
         Ok(v1::ObjectKind::ServiceImport) => Kind::ServiceImport,
     };
-    let is_namespaced = !matches!(kind, Kind::Node | Kind::Namespace | Kind::ClusterProperty);
-    if is_namespaced == id.namespace.is_empty() {
+    if is_namespaced(kind) == id.namespace.is_empty() {
         let why = format!("{:?} is none of a {kind}", id.namespace);
         return Err(WireError::new("id.namespace", why));
     }
@@ -62,6 +61,25 @@ pub fn decode_id(id: &v1::ObjectId, cluster: &Arc<str>) -> Result<Option<ObjectR
     Ok(Some(ObjectRef { kind, key }))
 }
 
+fn is_namespaced(kind: Kind) -> bool {
+    !matches!(kind, Kind::Node | Kind::Namespace | Kind::ClusterProperty)
+}
+
+/// Names are those that an API server accepts: others could be taken for those of imports.
+fn check_name(field: &'static str, text: &str) -> Result<()> {
+    match text.split('.').all(is_part) {
+        true => Ok(()),
+        false => Err(WireError::new(field, format!("{text:?} is no DNS name"))),
+    }
+}
+
+/// A part of a DNS subdomain as an API server takes it: of any length.
+fn is_part(text: &str) -> bool {
+    let is_inner = |byte: u8| byte == b'-' || byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let has_ends = !text.is_empty() && !text.starts_with('-') && !text.ends_with('-');
+    has_ends && text.bytes().all(is_inner)
+}
+
 /// An object of a cluster; `None` for a kind that this version does not know.
 ///
 /// # Errors
@@ -72,6 +90,10 @@ pub fn decode(message: &v1::ClusterObject, cluster: &Arc<str>) -> Result<Option<
     let Some(ObjectRef { kind, key }) = decode_id(id, cluster)? else {
         return Ok(None);
     };
+    if is_namespaced(kind) {
+        check_name("id.namespace", &key.namespace)?;
+    }
+    check_name("id.name", &key.name)?;
     Ok(Some(match (kind, &message.object) {
         (Kind::Service, Some(Message::Service(from))) => Object::Service(service(key, from)?),
         (Kind::EndpointSlice, Some(Message::Slice(from))) => {
@@ -150,6 +172,7 @@ pub(crate) fn scheduler(field: &'static str, text: &str) -> Result<Option<Arc<st
 }
 
 fn slice(key: ObjectKey, from: &v1::EdgeSlice) -> Result<EndpointSlice> {
+    check_name("slice.service", &from.service)?;
     let family = family("slice.family", from.family)?;
     let ports = from.ports.iter().map(|port| {
         Ok(SlicePort {
@@ -246,6 +269,7 @@ fn facts(from: &v1::EdgeFacts) -> Result<ServiceFacts> {
             return Err(WireError::new("export.service.type", "unknown"));
         }
     };
+    few("export.service.ports", &from.ports)?;
     let ports = from.ports.iter().map(|port| {
         Ok(ExportPort {
             name: name("export.service.ports.name", &port.name)?,

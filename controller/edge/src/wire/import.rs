@@ -25,6 +25,7 @@ pub(super) fn encode_import(import: &ServiceImport) -> v1::EdgeImport {
     v1::EdgeImport {
         uid: (*import.uid).to_owned(),
         generation: import.generation,
+        created: import.created,
         own: import.own.as_deref().map(encode_own),
     }
 }
@@ -70,6 +71,7 @@ pub(super) fn import(key: ObjectKey, from: &v1::EdgeImport) -> Result<ServiceImp
         key,
         uid: text("import.uid", &from.uid)?,
         generation: from.generation,
+        created: from.created,
         own: from.own.as_ref().map(own).transpose()?.map(Box::new),
     })
 }
@@ -155,7 +157,7 @@ fn text(field: &'static str, given: &str) -> Result<Arc<str>> {
     Ok(given.into())
 }
 
-fn few<T>(field: &'static str, list: &[T]) -> Result<()> {
+pub(super) fn few<T>(field: &'static str, list: &[T]) -> Result<()> {
     if list.len() > MOST {
         return Err(WireError::new(field, format!("more than {MOST}")));
     }

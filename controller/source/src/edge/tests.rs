@@ -11,6 +11,8 @@ use tonic::Code;
 
 use super::*;
 
+mod pace;
+
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn key(name: &str) -> ObjectKey {
@@ -401,21 +403,6 @@ async fn an_object_that_breaks_a_rule_is_named_in_listings_too() {
         });
         assert!(kept, "its last version stays");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cluster_that_changes_all_the_time_is_taken_in_at_a_pace() {
-    let (centre, mut objects) = (Centre::new(), outbox([namespace("shop")]));
-    let mut edge = centre.connect("one").await;
-    edge.welcome(&mut objects).await;
-    let start = Instant::now();
-    for number in 0..20 {
-        objects
-            .apply(&put(namespace(&format!("n-{number}"))))
-            .unwrap();
-        edge.send(&mut objects).await.unwrap();
-    }
-    assert!(start.elapsed() >= PACE * 19, "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

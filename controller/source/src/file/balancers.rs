@@ -21,22 +21,17 @@ use crate::groups::Selector;
 /// API group of load balancers and directors.
 const API_GROUP: &str = "portolan.dev/";
 
-/// Whether an object with this `apiVersion` is a director's.
-pub(super) fn is_ours(api_version: &str) -> bool {
-    api_version.starts_with(API_GROUP)
-}
-
 /// Whether a YAML document is a director's, without parsing it: it says so in a line of its own. It is read with those
 /// of all files.
 pub(super) fn is_document(text: &str) -> bool {
     let mut versions = text
         .lines()
         .filter_map(|line| line.strip_prefix("apiVersion:"));
-    versions.any(|version| is_ours(version.trim_start()))
+    versions.any(|version| version.trim_start().starts_with(API_GROUP))
 }
 
-/// Whether a text has a director's objects: an `apiVersion` of its group. Annotations of Kubernetes objects have the
-/// group in their names too.
+/// Whether a text has a director's objects: an `apiVersion` of its group, be it in a document that cannot be parsed.
+/// Annotations of Kubernetes objects have the group in their names too.
 pub(super) fn has_ours(text: &str) -> bool {
     let is_punctuation = |c: char| c.is_whitespace() || matches!(c, ':' | '"' | '\'');
     let mut mentions = text.match_indices(API_GROUP);
@@ -53,6 +48,8 @@ pub type HooksOf = BTreeMap<ObjectName, Hooks>;
 #[derive(Debug, Default)]
 pub(super) struct Balancers {
     in_force: ByRecord<Record>,
+    /// Whether any load balancer or Director is in force.
+    has_objects: bool,
     /// Name of this host.
     pub(super) host: Option<Arc<str>>,
     /// The host's director in force.
@@ -114,6 +111,7 @@ impl Balancers {
         let named = balancers.iter().map(|each| (&each.name, &each.hooks));
         let hooks = named.filter(|(_, hooks)| **hooks != Hooks::default());
         Ok(Read {
+            has_objects: !balancers.is_empty() || !generation.directors.is_empty(),
             hooks: hooks
                 .map(|(name, hooks)| (name.clone(), hooks.clone()))
                 .collect(),
@@ -122,6 +120,11 @@ impl Balancers {
             director,
             sent,
         })
+    }
+
+    /// Whether any load balancer or Director is in force.
+    pub(super) fn has_objects(&self) -> bool {
+        self.has_objects
     }
 
     /// The Directors of a fleet's hosts that are in force, as they are sent, by the names of their Nodes.
@@ -147,12 +150,14 @@ impl Balancers {
     /// Puts a generation in force; returns its records if they differ from those before.
     pub(super) fn replace(&mut self, read: Read) -> Option<ByRecord<Record>> {
         let Read {
+            has_objects,
             records: generation,
             director,
             hooks,
             selectors,
             sent,
         } = read;
+        self.has_objects = has_objects;
         self.selectors = selectors;
         self.sent = sent;
         if hooks != *self.hooks {
@@ -180,6 +185,7 @@ impl Balancers {
 /// A generation as it was read.
 #[derive(Debug)]
 pub(super) struct Read {
+    has_objects: bool,
     records: ByRecord<Record>,
     director: Option<Director>,
     hooks: HooksOf,

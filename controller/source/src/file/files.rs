@@ -229,7 +229,7 @@ impl Files {
         is_news || !before.is_empty()
     }
 
-    /// Merges the contents of all files. If they have load balancers and anything is wrong, nothing changes.
+    /// Merges the contents of all files. If they have load balancers, or had some, and anything is wrong, nothing changes.
     fn merge(&mut self) -> (Vec<ObjectChange>, Vec<portolan_dns::NamesChange>) {
         let generation = match self.read_balancers() {
             Ok(generation) => generation,
@@ -252,28 +252,36 @@ impl Files {
             let Some(reader) = self.files.get(path) else {
                 continue;
             };
-            if let Some(text) = &reader.text {
-                texts.push((path, text));
-            } else {
-                let found = reader.contents.problems.iter();
-                problems.extend(found.map(|found| found.problem.clone()));
-            }
+            texts.extend(reader.text.as_deref().map(|text| (path.as_path(), text)));
+            // Beside a load balancer, a bad object that is known is a problem of its own.
+            let is_alone = reader.text.is_none();
+            let found = reader.contents.problems.iter();
+            let found = found.filter(|found| is_alone || found.object.is_none());
+            problems.extend(found.map(|found| found.problem.clone()));
             let stale = reader.stale.iter();
             problems.extend(stale.map(|why| FileProblem::new(path, None, String::new(), why)));
         }
         let generation = self.balancers.read(&texts, &self.scope.cluster);
-        let Some((first, _)) = texts.first() else {
+        if texts.is_empty() && !self.balancers.has_objects() {
+            // Files of Kubernetes objects alone: an error in one stops no other.
             return generation.map(|generation| self.balancers.replace(generation));
-        };
-        problems.extend(self.unlisted.iter().cloned());
-        match generation {
-            Ok(generation) if problems.is_empty() => Ok(self.balancers.replace(generation)),
-            generation => {
-                problems.extend(generation.err().into_iter().flatten());
-                problems.push(self.balancers.not_applied(first, problems.len()));
-                Err(problems)
-            }
         }
+        problems.extend(self.unlisted.iter().cloned());
+        let found = match generation {
+            Ok(generation) if problems.is_empty() => {
+                return Ok(self.balancers.replace(generation));
+            }
+            Ok(_) => Vec::new(),
+            Err(found) => found,
+        };
+        // What is no object of anybody is found by both readers.
+        problems.retain(|problem| !found.iter().any(|other| other.is_beside(problem)));
+        problems.extend(found);
+        let first = texts.first().map(|(path, _)| *path);
+        let first = first.or(problems.first().map(|problem| problem.file.as_path()));
+        let not_applied = first.map(|first| self.balancers.not_applied(first, problems.len()));
+        problems.extend(not_applied);
+        Err(problems)
     }
 
     fn merge_objects(&mut self) -> (Vec<ObjectChange>, Vec<portolan_dns::NamesChange>) {
@@ -360,11 +368,13 @@ impl Reader {
     /// Replaces the contents; returns whether it did. A file that is suddenly empty is most likely
     /// being written in place, and is refused. A comment makes an empty file valid.
     fn replace_contents(&mut self, text: &str, seen: Seen, contents: Contents) -> bool {
-        if text.trim().is_empty() && !self.contents.entries.is_empty() {
+        let had_objects = !self.contents.entries.is_empty() || self.text.is_some();
+        if text.trim().is_empty() && had_objects {
             return false;
         }
         self.seen = Some(seen);
-        self.text = balancers::has_ours(text).then(|| text.into());
+        let has_directors = contents.has_directors || balancers::has_ours(text);
+        self.text = has_directors.then(|| text.into());
         let before = std::mem::replace(&mut self.contents, contents);
         if self.contents.torn {
             for (object, mut entry) in before.entries {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use portolan_catalog::{FieldProblem, Kind, ObjectRef, Reason, ServiceFacts};
+use portolan_director::is_ours;
 use serde_json::Value;
 use tracing::warn;
 
@@ -27,6 +28,8 @@ pub(super) struct Contents {
     pub(super) problems: Vec<Found>,
     /// Whether an unreadable part may be any object: the file's former objects may still be in it.
     pub(super) torn: bool,
+    /// Whether it has objects of a director, which are read with those of all files; see `Balancers`.
+    pub(super) has_directors: bool,
 }
 
 /// One object of a file.
@@ -74,6 +77,7 @@ pub(super) fn parse(file: &Path, text: &str, scope: &Scope, names: bool) -> Cont
     let last = documents.len();
     for (number, document) in (1..).zip(documents) {
         if !is_json && balancers::is_document(document.text) {
+            parser.contents.has_directors = true;
             continue;
         }
         let place = Place {
@@ -147,7 +151,9 @@ impl Parser<'_> {
             self.refuse(place, None, problems, Names::Refused);
             return;
         };
-        if let Some(of) = kind.strip_suffix("List") {
+        if let Some(of) = kind.strip_suffix("List")
+            && !is_ours(Some(version), Some(of))
+        {
             let items = value.get("items").and_then(Value::as_array);
             let lent = (!of.is_empty()).then_some((version, of));
             for (index, item) in items.into_iter().flatten().enumerate() {
@@ -160,8 +166,8 @@ impl Parser<'_> {
             }
             return;
         }
-        if balancers::is_ours(version) {
-            // Read with those of all files; see `Balancers`.
+        if is_ours(Some(version), Some(kind)) {
+            self.contents.has_directors = true;
             return;
         }
         match kind {

@@ -49,6 +49,11 @@ impl FileProblem {
         }
     }
 
+    /// Whether another problem is in the same line of the same file.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        self.line.is_some() && (&self.file, self.line) == (&other.file, other.line)
+    }
+
     /// `file:line:column`.
     fn place(&self) -> String {
         let mut place = self.file.display().to_string();

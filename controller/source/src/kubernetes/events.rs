@@ -25,14 +25,21 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info};
 
-use limits::Limits;
-
+use super::kinds::Watchable;
 use crate::ObjectProblem;
+use crate::objects::{
+    ClusterProperty, EndpointSlice, Namespace, Node, Pod, Service, ServiceExport, ServiceImport,
+};
+use limits::Limits;
 
 /// Problems that wait for their Event. More of them get none.
 const WAITING: usize = 256;
 /// The timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The name of the controller in Events, and of an instance without one of its own.
+pub(super) const CONTROLLER: &str = "portolan-controller";
+/// The API's limit of an instance's name, in bytes.
+const MAX_INSTANCE: usize = 128;
 /// The API's limit of a note, in bytes.
 const MAX_NOTE: usize = 1024;
 /// The part of an object's name in its Events' names, in bytes.
@@ -52,7 +59,7 @@ pub async fn report_problems(
     mut problems: mpsc::Receiver<ObjectProblem>,
     instance: Option<String>,
 ) {
-    let instance = instance.unwrap_or_else(|| "portolan-controller".to_owned());
+    let instance = instance.unwrap_or_else(|| CONTROLLER.to_owned());
     let mut limits = Limits::default();
     while let Some(found) = problems.recv().await {
         if !limits.allow(&found.object, Instant::now().into_std()) {
@@ -81,13 +88,7 @@ async fn write(client: &Client, found: ObjectProblem, instance: &str) -> Result<
     let Some(uid) = uid(client, &found.object).await? else {
         return Ok(());
     };
-    let event = event(&found, uid, instance);
-    let namespace = event.metadata.namespace.clone().unwrap_or_default();
-    let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
-    match events.create(&PostParams::default(), &event).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-        created => created.map(drop),
-    }
+    create(client, &event(&found, uid, instance)).await
 }
 
 /// The UID of an object, by which `kubectl describe` finds its Events; `None` if it is gone.
@@ -110,26 +111,34 @@ async fn uid(client: &Client, object: &ObjectRef) -> Result<Option<String>, kube
 }
 
 fn resource(kind: Kind) -> ApiResource {
-    let (group, plural) = match kind {
-        Kind::Service => ("", "services"),
-        Kind::EndpointSlice => ("discovery.k8s.io", "endpointslices"),
-        Kind::Node => ("", "nodes"),
-        Kind::Pod => ("", "pods"),
-        Kind::Namespace => ("", "namespaces"),
+    match kind {
+        Kind::Service => resource_of::<Service>(),
+        Kind::EndpointSlice => resource_of::<EndpointSlice>(),
+        Kind::Node => resource_of::<Node>(),
+        Kind::Pod => resource_of::<Pod>(),
+        Kind::Namespace => resource_of::<Namespace>(),
         // An API server has none yet.
-        Kind::LoadBalancer => ("portolan.dev", "loadbalancers"),
-        Kind::Director => ("portolan.dev", "directors"),
-        Kind::ServiceExport => ("multicluster.x-k8s.io", "serviceexports"),
-        Kind::ServiceImport => ("multicluster.x-k8s.io", "serviceimports"),
-        Kind::ClusterProperty => ("about.k8s.io", "clusterproperties"),
-    };
+        Kind::LoadBalancer => named(kind, "portolan.dev", "v1alpha1", "loadbalancers"),
+        Kind::Director => named(kind, "portolan.dev", "v1alpha1", "directors"),
+        Kind::ServiceExport => resource_of::<ServiceExport>(),
+        Kind::ServiceImport => resource_of::<ServiceImport>(),
+        Kind::ClusterProperty => resource_of::<ClusterProperty>(),
+    }
+}
+
+/// The resource as it is watched.
+fn resource_of<W: Watchable>() -> ApiResource {
+    named(W::KIND, W::GROUP, W::VERSION, W::PLURAL)
+}
+
+fn named(kind: Kind, group: &str, version: &str, plural: &str) -> ApiResource {
     let api_version = match group {
-        "" => "v1".to_owned(),
-        group => format!("{group}/v1"),
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
     };
     ApiResource {
         group: group.to_owned(),
-        version: "v1".to_owned(),
+        version: version.to_owned(),
         api_version,
         kind: kind.to_string(),
         plural: plural.to_owned(),
@@ -163,11 +172,6 @@ fn event(found: &ObjectProblem, uid: String, instance: &str) -> Event {
     let ObjectProblem { object, problem } = found;
     let resource = resource(object.kind);
     let key = &object.key;
-    let namespace = match &*key.namespace {
-        "" => "default",
-        namespace => namespace,
-    };
-    let note = truncated(&problem.to_string(), MAX_NOTE);
     let mut hasher = DefaultHasher::new();
     (&uid, problem).hash(&mut hasher);
     let name = format!(
@@ -175,6 +179,40 @@ fn event(found: &ObjectProblem, uid: String, instance: &str) -> Event {
         truncated(&key.name, MAX_NAME),
         hasher.finish()
     );
+    let regarding = ObjectReference {
+        api_version: Some(resource.api_version),
+        kind: Some(resource.kind),
+        name: Some(key.name.to_string()),
+        namespace: Some(key.namespace.to_string()).filter(|name| !name.is_empty()),
+        uid: Some(uid),
+        ..ObjectReference::default()
+    };
+    let told = Told {
+        type_: "Warning",
+        reason: reason(problem.reason),
+        action: "Program",
+        note: &problem.to_string(),
+    };
+    event_about(regarding, name, &told, instance)
+}
+
+/// Type, reason, action and note of an Event.
+pub(super) struct Told<'a> {
+    /// `Normal` or `Warning`.
+    pub(super) type_: &'static str,
+    pub(super) reason: &'static str,
+    pub(super) action: &'static str,
+    pub(super) note: &'a str,
+}
+
+/// An Event in the Namespace of its object, or in `default`.
+pub(super) fn event_about(
+    regarding: ObjectReference,
+    name: String,
+    told: &Told<'_>,
+    instance: &str,
+) -> Event {
+    let namespace = regarding.namespace.as_deref().unwrap_or("default");
     Event {
         metadata: ObjectMeta {
             name: Some(name),
@@ -182,21 +220,24 @@ fn event(found: &ObjectProblem, uid: String, instance: &str) -> Event {
             ..ObjectMeta::default()
         },
         event_time: Some(MicroTime(Timestamp::now())),
-        type_: Some("Warning".to_owned()),
-        reason: Some(reason(problem.reason).to_owned()),
-        action: Some("Program".to_owned()),
-        note: Some(note),
-        regarding: Some(ObjectReference {
-            api_version: Some(resource.api_version),
-            kind: Some(resource.kind),
-            name: Some(key.name.to_string()),
-            namespace: Some(key.namespace.to_string()).filter(|name| !name.is_empty()),
-            uid: Some(uid),
-            ..ObjectReference::default()
-        }),
-        reporting_controller: Some("portolan-controller".to_owned()),
-        reporting_instance: Some(truncated(instance, 128)),
+        type_: Some(told.type_.to_owned()),
+        reason: Some(told.reason.to_owned()),
+        action: Some(told.action.to_owned()),
+        note: Some(truncated(told.note, MAX_NOTE)),
+        regarding: Some(regarding),
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(truncated(instance, MAX_INSTANCE)),
         ..Event::default()
+    }
+}
+
+/// Creates an Event. One of this name says the same.
+pub(super) async fn create(client: &Client, event: &Event) -> Result<(), kube::Error> {
+    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    match events.create(&PostParams::default(), event).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        created => created.map(drop),
     }
 }
 

@@ -117,7 +117,7 @@ impl Feed {
         self.kind
     }
 
-    pub(super) fn cluster(&self) -> &str {
+    pub(super) fn cluster(&self) -> &Arc<str> {
         &self.scope.cluster
     }
 

@@ -15,11 +15,13 @@ use kube::Api;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::DefaultBackoff;
+use portolan_catalog::ObjectKey;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::feed::Feed;
 use super::kinds::Watchable;
+use super::population::Population;
 use super::probe::Probe;
 use super::trouble::{Stop, Trouble};
 use super::watched::Watched;
@@ -65,13 +67,19 @@ pub(super) struct Follower<T> {
     /// Whether the server had no such kind the last time.
     is_absent: bool,
     probe: Probe<T>,
+    population: Population,
     way: Way,
     can_stream: bool,
     backoff: DefaultBackoff,
 }
 
 impl<T: Watchable> Follower<T> {
-    pub(super) fn new(api: Api<Watched<T>>, feed: Feed, can_stream: bool) -> Self {
+    pub(super) fn new(
+        api: Api<Watched<T>>,
+        feed: Feed,
+        population: Population,
+        can_stream: bool,
+    ) -> Self {
         let mut this = Self {
             probe: Probe::new(api.clone()),
             api,
@@ -82,6 +90,7 @@ impl<T: Watchable> Follower<T> {
             is_unreachable: false,
             is_doubted: false,
             is_absent: false,
+            population,
             way: Way::Paged,
             can_stream,
             backoff: DefaultBackoff::default(),
@@ -106,8 +115,25 @@ impl<T: Watchable> Follower<T> {
         }
     }
 
-    async fn list(&mut self) -> Result<(), Stop> {
+    /// Begins a listing.
+    fn begin(&mut self) {
+        self.population.begin();
         self.feed.begin();
+    }
+
+    /// Takes an object of a listing.
+    async fn listed(&mut self, object: Watched<T>) -> Result<(), Stop> {
+        self.population.list(self.key_of(&object))?;
+        Ok(self.feed.listed(object).await?)
+    }
+
+    fn key_of(&self, object: &Watched<T>) -> Option<ObjectKey> {
+        let named = object.reference(self.feed.cluster());
+        named.map(|named| named.key)
+    }
+
+    async fn list(&mut self) -> Result<(), Stop> {
+        self.begin();
         let mut params = ListParams {
             label_selector: self.feed.selector::<T>(),
             field_selector: T::FIELDS.map(str::to_owned),
@@ -119,7 +145,7 @@ impl<T: Watchable> Follower<T> {
             let page = tend(&mut self.feed, self.api.list(&params)).await??;
             self.heard();
             for object in page.items {
-                self.feed.listed(object).await?;
+                self.listed(object).await?;
             }
             params.continue_token = given(page.metadata.continue_);
             if params.continue_token.is_none() {
@@ -139,6 +165,7 @@ impl<T: Watchable> Follower<T> {
             self.way = Way::Paged;
             return Ok(());
         }
+        self.population.complete();
         self.reached.clone_from(&version);
         self.version = Some(version);
         self.is_fresh = true;
@@ -168,7 +195,7 @@ impl<T: Watchable> Follower<T> {
     /// Watches from the last version; without one, a listing comes first.
     async fn watch(&mut self) -> Result<(), Stop> {
         match &self.version {
-            None => self.feed.begin(),
+            None => self.begin(),
             // Between two watches the server may have become another one.
             Some(version) if !self.is_fresh => {
                 tend(&mut self.feed, self.probe.check(version)).await??;
@@ -251,15 +278,20 @@ impl<T: Watchable> Follower<T> {
         let is_listing = self.version.is_none();
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) if is_listing => {
-                self.feed.listed(object).await?;
+                self.listed(object).await?;
             }
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 self.advance(object.version())?;
+                self.population.put(self.key_of(&object))?;
                 self.feed.put(object).await?;
             }
-            WatchEvent::Deleted(object) if is_listing => self.feed.unlisted(&object),
+            WatchEvent::Deleted(object) if is_listing => {
+                self.population.unlist(self.key_of(&object));
+                self.feed.unlisted(&object);
+            }
             WatchEvent::Deleted(object) => {
                 self.advance(object.version())?;
+                self.population.delete(self.key_of(&object));
                 self.feed.delete(&object).await?;
             }
             WatchEvent::Bookmark(bookmark) => {

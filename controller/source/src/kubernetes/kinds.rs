@@ -54,6 +54,9 @@ const ENDPOINT: Keep = Only(&[
     ("hints", All),
 ]);
 
+/// Without the times of heartbeats, which change every few minutes.
+const CONDITION: Keep = Only(&[("type", All), ("status", All)]);
+
 /// A kind that can be watched.
 pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
     const GROUP: &'static str;
@@ -98,7 +101,10 @@ impl Watchable for Node {
     const KEEP: &'static Keep = &Only(&[
         ("metadata", METADATA),
         ("spec", All),
-        ("status", Only(&[("addresses", All)])),
+        (
+            "status",
+            Only(&[("addresses", All), ("conditions", CONDITION)]),
+        ),
     ]);
 }
 

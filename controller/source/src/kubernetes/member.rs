@@ -2,6 +2,8 @@
 
 //! Clients for other clusters, from kubeconfigs that must not do more than name a server and a credential.
 
+mod bounded;
+
 use std::collections::hash_map::DefaultHasher;
 use std::fs::File;
 use std::hash::{Hash as _, Hasher as _};
@@ -11,6 +13,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::api::ListParams;
+use kube::client::ClientBuilder;
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, NamedAuthInfo};
 use kube::core::Request;
 use serde_json::Value;
@@ -18,6 +21,7 @@ use tokio::time::timeout;
 
 use super::client::READ_TIMEOUT;
 use super::probe::{VersionError, can_list};
+use bounded::BoundedLayer;
 
 /// The longest kubeconfig, and the longest file that it names, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -147,7 +151,9 @@ impl MemberConfig {
         }
         config.read_timeout = Some(READ_TIMEOUT);
         config.default_retry = false;
-        Client::try_from(config).map_err(|error| MemberError::Setup(causes(&error)))
+        let builder = ClientBuilder::try_from(config);
+        let builder = builder.map_err(|error| MemberError::Setup(causes(&error)))?;
+        Ok(builder.with_layer(&BoundedLayer).build())
     }
 }
 

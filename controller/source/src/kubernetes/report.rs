@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info};
 
+use super::events::{CONTROLLER, Told, create, event_about};
 use crate::deletions::HeldLoss;
 use crate::{HeldDeletions, HeldKey};
 
@@ -20,20 +22,14 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The Namespace that the Events are about.
+const ABOUT: &str = "kube-system";
+
 /// Writes an Event about the Namespace `kube-system` (in `default`) whenever deletions of a kind
-/// begin or cease to be held. Ends only with the source.
+/// begin or cease to be held. Each is an Event of its own: kube's `Recorder` would patch the one of the same reason,
+/// which needs another permission and keeps the first note. Ends only with the source.
 pub async fn report_held(client: Client, held: Arc<HeldDeletions>, instance: Option<String>) {
-    let reporter = Reporter {
-        controller: "portolan-controller".to_owned(),
-        instance,
-    };
-    let recorder = Recorder::new(client, reporter);
-    let about = ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Namespace".to_owned()),
-        name: Some("kube-system".to_owned()),
-        ..ObjectReference::default()
-    };
+    let instance = instance.unwrap_or_else(|| CONTROLLER.to_owned());
     let mut changes = held.subscribe();
     let mut told = Vec::new();
     let mut is_refused = false;
@@ -44,7 +40,8 @@ pub async fn report_held(client: Client, held: Arc<HeldDeletions>, instance: Opt
             continue;
         }
         told = kinds;
-        let written = timeout(PATIENCE, recorder.publish(&event(&held), &about)).await;
+        let event = event(&held, &instance, Timestamp::now());
+        let written = timeout(PATIENCE, create(&client, &event)).await;
         match written {
             Ok(Ok(())) => {}
             Ok(Err(kube::Error::Api(status)))
@@ -58,19 +55,25 @@ pub async fn report_held(client: Client, held: Arc<HeldDeletions>, instance: Opt
     }
 }
 
-fn event(held: &BTreeMap<HeldKey, HeldLoss>) -> Event {
-    let is_held = !held.is_empty();
-    let (type_, reason) = match is_held {
-        true => (EventType::Warning, "DeletionsHeld"),
-        false => (EventType::Normal, "DeletionsReleased"),
+fn event(held: &BTreeMap<HeldKey, HeldLoss>, instance: &str, now: Timestamp) -> Event {
+    let (type_, reason) = match held.is_empty() {
+        false => ("Warning", "DeletionsHeld"),
+        true => ("Normal", "DeletionsReleased"),
     };
-    Event {
+    let about = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Namespace".to_owned()),
+        name: Some(ABOUT.to_owned()),
+        ..ObjectReference::default()
+    };
+    let told = Told {
         type_,
-        reason: reason.to_owned(),
-        note: Some(note(held)),
-        action: "Watch".to_owned(),
-        secondary: None,
-    }
+        reason,
+        action: "Watch",
+        note: &note(held),
+    };
+    let name = format!("{ABOUT}.{:x}", now.as_nanosecond());
+    event_about(about, name, &told, instance)
 }
 
 fn note(held: &BTreeMap<HeldKey, HeldLoss>) -> String {
@@ -117,6 +120,8 @@ mod tests {
             text.contains("90 of 100 Services, 80 of 100 EndpointSlices with 240 of 300"),
             "{text}"
         );
-        assert_eq!(event(&BTreeMap::new()).reason, "DeletionsReleased");
+        let released = event(&BTreeMap::new(), "pod-1", Timestamp::UNIX_EPOCH);
+        assert_eq!(released.reason.as_deref(), Some("DeletionsReleased"));
+        assert_eq!(released.metadata.namespace.as_deref(), Some("default"));
     }
 }

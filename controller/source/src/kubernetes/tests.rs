@@ -40,12 +40,14 @@ const PAGED: Options = Options {
     paged: true,
     guard: GUARD,
     proxy: None,
+    most_objects: None,
 };
 const PAGED_WITH_PODS: Options = Options {
     pods: true,
     paged: true,
     guard: GUARD,
     proxy: None,
+    most_objects: None,
 };
 
 /// A source and the server that it watches.

@@ -30,6 +30,11 @@ pub(super) enum Trouble {
     Short,
     #[error("nothing came for longer than a watch lasts")]
     Silent,
+    #[error("more than {most} objects, the bound of another cluster; the last ones stay")]
+    TooMany {
+        /// The bound.
+        most: usize,
+    },
     #[error("a listing that ended too early")]
     Unfinished,
     #[error("the server does not answer")]
@@ -50,7 +55,7 @@ impl Trouble {
         match self {
             Self::Client(kube::Error::Api(status)) => status.code == 410,
             Self::Told(status) => !matches!(status.code, 429 | 500..=599),
-            Self::NoVersion | Self::Silent | Self::WentBack { .. } => true,
+            Self::NoVersion | Self::Silent | Self::TooMany { .. } | Self::WentBack { .. } => true,
             Self::Client(_) | Self::Short | Self::Unfinished | Self::Unanswered => false,
         }
     }

@@ -12,6 +12,7 @@ use portolan_catalog::{
 use portolan_model::Family;
 use serde_json::Value;
 
+use super::metadata::IMPORT;
 use super::problems::Problems;
 use super::service::{POLICIES, affinity_seconds, cluster_ips};
 use super::{
@@ -26,9 +27,12 @@ impl Manifest for ServiceExport {
     const KIND: Kind = Kind::ServiceExport;
 
     fn convert(self, scope: &Scope) -> Converted {
-        let export = match self.metadata.reference(Self::KIND, &scope.cluster) {
+        let export = match self
+            .metadata
+            .reference_of_service(Self::KIND, &scope.cluster)
+        {
             Ok(export) => export,
-            Err(problem) => return Converted::refused(None, problem),
+            Err((object, problem)) => return Converted::refused(object, problem),
         };
         if !scope.shares {
             return Converted::NotOurs(export);
@@ -83,6 +87,10 @@ pub(crate) fn facts(value: &Value, scope: &Scope) -> Option<Arc<ServiceFacts>> {
 
 /// All that is wrong with the Service is told when the Service itself is converted.
 pub(super) fn of_service(service: Service, scope: &Scope) -> Option<Arc<ServiceFacts>> {
+    let name = service.metadata.name.as_deref().unwrap_or_default();
+    if name.contains(IMPORT) {
+        return None;
+    }
     let spec = service.spec.unwrap_or_default();
     let kind = if spec.type_.as_deref() == Some("ExternalName") {
         ServiceType::ExternalName
@@ -112,6 +120,7 @@ pub(super) fn of_service(service: Service, scope: &Scope) -> Option<Arc<ServiceF
 
 fn export_ports(spec: &ServiceSpec, unheard: &mut Problems) -> Vec<ExportPort> {
     let given = spec.ports.iter().flatten();
+    let given = given.take(catalog::ServiceExport::MAX_PORTS);
     let good = given.filter_map(|port| {
         Some(ExportPort {
             name: port.name.as_deref().unwrap_or_default().into(),

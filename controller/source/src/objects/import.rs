@@ -37,6 +37,8 @@ impl Manifest for ServiceImport {
         if !scope.shares {
             return Converted::NotOurs(import);
         }
+        // Of a time that cannot be read, nothing is said: API servers alone set it.
+        let created = self.metadata.created(&mut Problems::default());
         let winner = self.metadata.annotation(WINNER).map(short);
         let own = winner.map(|winner| OwnImport {
             winner,
@@ -51,6 +53,7 @@ impl Manifest for ServiceImport {
                 key: import.key,
                 uid: short(self.metadata.uid.as_deref().unwrap_or_default()),
                 generation: self.metadata.generation.unwrap_or_default(),
+                created,
                 own: own.map(Box::new),
             }),
             problems: Vec::new(),

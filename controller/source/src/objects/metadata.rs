@@ -12,6 +12,9 @@ use serde_json::Value;
 
 use super::problems::Problems;
 
+/// In the names of imports.
+pub(super) const IMPORT: char = '@';
+
 /// `metadata`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -76,6 +79,25 @@ impl Metadata {
                 format!("missing: a {kind} needs a {missing}"),
             )
         })
+    }
+
+    /// The reference of a Service, or of an object with the name of one; with the problem, what is known of it.
+    pub(super) fn reference_of_service(
+        &self,
+        kind: Kind,
+        cluster: &Arc<str>,
+    ) -> Result<ObjectRef, (Option<ObjectRef>, FieldProblem)> {
+        let object = self.reference(kind, cluster);
+        let object = object.map_err(|problem| (None, problem))?;
+        if object.key.name.contains(IMPORT) {
+            let message = format!(
+                "{:?}: no {kind} has {IMPORT:?} in its name",
+                object.key.name
+            );
+            let problem = FieldProblem::new("metadata.name", Reason::Malformed, message);
+            return Err((Some(object), problem));
+        }
+        Ok(object)
     }
 
     /// A label's value, if it has one that is not empty.

@@ -6,9 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{
-    self as catalog, FieldProblem, Kind, Object, Reason, ServiceFacts, TrafficPolicy,
-};
+use portolan_catalog::{self as catalog, Kind, Object, Reason, ServiceFacts, TrafficPolicy};
 use portolan_model::Family;
 
 use super::address::{self, Wanted};
@@ -21,9 +19,6 @@ use super::{
 /// The API server's default and limit of `timeoutSeconds`.
 const AFFINITY_DEFAULT_SECONDS: u32 = 10_800;
 const AFFINITY_MAX_SECONDS: u32 = 86_400;
-
-/// In the names of imports.
-const IMPORT: char = '@';
 
 pub(super) const POLICIES: [(&str, TrafficPolicy); 2] = [
     ("Cluster", TrafficPolicy::Cluster),
@@ -38,18 +33,13 @@ impl Manifest for Service {
     }
 
     fn convert(self, scope: &Scope) -> Converted {
-        let service = match self.metadata.reference(Self::KIND, &scope.cluster) {
+        let service = match self
+            .metadata
+            .reference_of_service(Self::KIND, &scope.cluster)
+        {
             Ok(service) => service,
-            Err(problem) => return Converted::refused(None, problem),
+            Err((object, problem)) => return Converted::refused(object, problem),
         };
-        if service.key.name.contains(IMPORT) {
-            let message = format!(
-                "{:?}: no Service has {IMPORT:?} in its name",
-                service.key.name
-            );
-            let problem = FieldProblem::new("metadata.name", Reason::Malformed, message);
-            return Converted::refused(Some(service), problem);
-        }
         let spec = self.spec.unwrap_or_default();
         if !scope.selects(self.metadata.labels.as_ref()) || !spec.has_cluster_ip() {
             return Converted::NotOurs(service);
@@ -85,6 +75,9 @@ impl Manifest for Service {
             ..catalog::Service::new(service.key)
         };
         annotations::unsupported(&self.metadata, &mut problems);
+        if scope.shares {
+            check_exported(spec.ports.as_deref().unwrap_or(&[]), &mut problems);
+        }
         Converted::Put {
             object: Object::Service(object),
             problems: problems.into_vec(),
@@ -221,6 +214,15 @@ pub(super) fn affinity_seconds(spec: &ServiceSpec, problems: &mut Problems) -> O
         );
     }
     valid.or(Some(AFFINITY_DEFAULT_SECONDS))
+}
+
+/// Ports that other clusters are not sent.
+fn check_exported(ports: &[ServicePort], problems: &mut Problems) {
+    const MOST: usize = catalog::ServiceExport::MAX_PORTS;
+    if ports.len() > MOST {
+        let message = format!("{} ports: an export has the first {MOST}", ports.len());
+        problems.add("spec.ports", Reason::Unsupported, message);
+    }
 }
 
 fn service_ports(ports: &[ServicePort], problems: &mut Problems) -> Vec<catalog::ServicePort> {

@@ -169,6 +169,24 @@ fn refused(kind: Kind, value: &Value, object: Option<&str>) -> Vec<Found> {
 }
 
 #[test]
+fn no_service_and_no_export_has_the_name_of_an_import() {
+    let value = json!({"metadata": {"namespace": "prod", "name": "web@clusterset"}});
+    for kind in [Kind::Service, Kind::ServiceExport] {
+        let name = format!("{kind} prod/web@clusterset");
+        let problems = refused(kind, &value, Some(&name));
+        assert_problems(
+            &problems,
+            &[("metadata.name: malformed", "'@' in its name")],
+        );
+    }
+    let spec = json!({"clusterIP": "10.96.0.1", "ports": [{"port": 80}]});
+    let mut service = service_value(spec);
+    assert!(facts(&service, &Scope::default()).is_some());
+    service["metadata"]["name"] = json!("web@b");
+    assert_eq!(facts(&service, &Scope::default()), None);
+}
+
+#[test]
 fn an_object_without_a_name_or_with_a_wrong_type_is_refused() {
     let nameless = json!({"metadata": {"namespace": "prod"}});
     let homeless = json!({"metadata": {"name": "web"}});
@@ -184,4 +202,25 @@ fn an_object_without_a_name_or_with_a_wrong_type_is_refused() {
     assert_problems(&problems, &[(field, "invalid type: string \"30080\"")]);
     let problems = refused(Kind::Node, &json!("text"), None);
     assert_problems(&problems, &[(": malformed", "invalid type: string")]);
+}
+
+#[test]
+fn an_export_has_a_bounded_number_of_ports() {
+    let ports: Vec<Value> = (1..=257)
+        .map(|port| json!({"name": format!("p{port}"), "port": port}))
+        .collect();
+    let service = service_value(json!({"clusterIP": "10.96.0.1", "ports": ports}));
+    let facts = facts(&service, &Scope::default()).unwrap();
+    assert_eq!(facts.ports.len(), 256);
+    let shared = Scope {
+        shares: true,
+        ..Scope::default()
+    };
+    let Converted::Put { problems, .. } = convert(Kind::Service, &service, &shared) else {
+        panic!("no Service");
+    };
+    let what = "257 ports: an export has the first 256";
+    assert_problems(&found(problems), &[("spec.ports: unsupported", what)]);
+    let (_, problems) = service_of(&service);
+    assert_problems(&problems, &[]);
 }

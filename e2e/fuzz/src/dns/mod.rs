@@ -98,7 +98,7 @@ fn file(bytes: &[u8]) {
     if replica::load(&copy, bytes).is_err() {
         return;
     }
-    let saved = replica::save(&copy.read());
+    let saved = replica::save(&copy);
     let again = Arc::new(SharedZone::new(copy.read().clone()));
     replica::load(&again, &saved).expect("what we wrote");
     assert_eq!(
@@ -137,7 +137,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             ),
         ),
         ("short", of(kind::QUERY, &[0, 1, 0])),
-        ("file", of(kind::FILE, &replica::save(&zone().read()))),
+        ("file", of(kind::FILE, &replica::save(&zone()))),
     ]
 }
 

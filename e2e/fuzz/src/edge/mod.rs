@@ -36,6 +36,7 @@ pub mod side {
 const LIMITS: Limits = Limits {
     objects: 32,
     endpoints: 64,
+    bytes: 8 << 10,
     staged_bytes: 8 << 10,
 };
 

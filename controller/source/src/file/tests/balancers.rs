@@ -2,6 +2,8 @@
 
 //! Load balancers beside Kubernetes objects: a generation in force as a whole or not at all.
 
+use portolan_director::Role;
+
 use super::*;
 
 const WEB: &str = "apiVersion: portolan.dev/v1alpha1
@@ -84,6 +86,117 @@ fn with_an_error_in_any_file_nothing_changes() {
     let report = rig.refresh();
     assert_eq!((report.changes.len(), problems(&report)), (2, vec![]));
     assert_eq!(backends(&rig), ["10.0.0.12:80"]);
+}
+
+#[test]
+fn an_emptied_file_keeps_its_load_balancers_until_it_has_a_comment() {
+    let mut rig = Rig::new();
+    rig.write("lb.yaml", WEB);
+    rig.refresh();
+    for _ in 0..2 {
+        rig.write("lb.yaml", "");
+        let report = rig.refresh();
+        assert_eq!(report.changes, []);
+        let found = problems(&report);
+        assert!(
+            found[0].ends_with("lb.yaml: empty; its objects stay as they were"),
+            "{found:?}"
+        );
+        assert!(found[1].contains("not applied: 1 error"), "{found:?}");
+    }
+    assert_eq!(backends(&rig), ["10.0.0.11:80"]);
+    rig.write("lb.yaml", "# nothing\n");
+    assert_eq!(problems(&rig.refresh()), [""; 0]);
+    assert_eq!(backends(&rig), [""; 0]);
+}
+
+#[test]
+fn a_mistyped_version_deletes_nothing() {
+    let mut rig = Rig::new();
+    rig.write("lb.yaml", WEB);
+    rig.refresh();
+    for (mistyped, problem) in [
+        (
+            WEB.replace("portolan.dev", "portlan.dev"),
+            r#":1:13: apiVersion: "portlan.dev/v1alpha1": expected portolan.dev/v1alpha1"#,
+        ),
+        (
+            WEB.replace("apiVersion", "apiversion"),
+            ":1:1: apiVersion: missing: expected portolan.dev/v1alpha1",
+        ),
+        (
+            WEB.replace("portolan.dev", "portlan.dev")
+                .replace("kind", "knd"),
+            ":1: kind: missing: expected an object with apiVersion and kind",
+        ),
+    ] {
+        rig.write("lb.yaml", &mistyped);
+        let report = rig.refresh();
+        assert_eq!(report.changes, [], "{mistyped}");
+        let found = problems(&report);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].ends_with(problem), "{found:?}");
+        assert!(
+            found[1].contains("lb.yaml: not applied: 1 error; the configuration of 2"),
+            "{found:?}"
+        );
+        assert_eq!(backends(&rig), ["10.0.0.11:80"]);
+    }
+    rig.remove("lb.yaml");
+    assert_eq!(problems(&rig.refresh()), [""; 0]);
+    assert_eq!(backends(&rig), [""; 0]);
+    // Without load balancers, an error stops no other object.
+    rig.write("a.yaml", "a: 1\n");
+    rig.write("b.yaml", &service("b"));
+    assert_eq!(rig.told(), ["put Service prod/b"]);
+}
+
+#[test]
+fn a_director_stays_on_standby_when_its_file_is_emptied_or_mistyped() {
+    let director = "apiVersion: portolan.dev/v1alpha1\nkind: Director\nmetadata: {name: lb1}\n\
+                    spec: {vips: {role: Command}}\n";
+    let role = |report: Report| report.director.map(|director| director.vips.role);
+    let rig = || {
+        let mut rig = Rig::new();
+        rig.files =
+            Files::new(vec![rig.dir.path().to_owned()], &Arc::from("")).on_host("lb1".into());
+        rig
+    };
+    let mistyped = director.replace("portolan.dev", "portlan.dev");
+    let mut running = rig();
+    running.write("director.yaml", director);
+    assert_eq!(role(running.refresh()), Some(Role::Command));
+    for text in ["", &mistyped, "apiVersi"] {
+        running.write("director.yaml", text);
+        assert_eq!(role(running.refresh()), Some(Role::Command), "{text}");
+    }
+    running.remove("director.yaml");
+    assert_eq!(role(running.refresh()), Some(Role::Always));
+    let mut starting = rig();
+    starting.write("director.yaml", &mistyped);
+    assert_eq!(role(starting.refresh()), None);
+}
+
+#[test]
+fn a_document_that_may_be_a_load_balancer_deletes_none() {
+    let mut rig = Rig::new();
+    let two = WEB.replace("web", "two").replace("2.10", "2.11");
+    rig.write("lb.yaml", &format!("{WEB}---\n{two}"));
+    rig.refresh();
+    let mistyped = two.replace("portolan.dev", "portlan.dev");
+    for text in [
+        mistyped.clone(),
+        mistyped.replace("kind", "knd"),
+        two.replace("kind: LoadBalancer", "kind: ["),
+        "apiVersi".to_owned(),
+    ] {
+        rig.write("lb.yaml", &format!("{WEB}---\n{text}"));
+        let report = rig.refresh();
+        assert_eq!(report.changes, [], "{text}");
+        let found = problems(&report);
+        assert_eq!(found.len(), 2, "told once: {found:?}");
+        assert!(found[1].contains("not applied: 1 error"), "{found:?}");
+    }
 }
 
 #[test]

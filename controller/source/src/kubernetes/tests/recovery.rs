@@ -259,3 +259,75 @@ async fn a_server_that_does_not_answer_is_left_and_its_last_contact_is_known() {
         call.query()
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_with_too_many_objects_keeps_the_last_ones() {
+    let mut rig = Rig::watching(Options {
+        most_objects: Some(3),
+        ..PAGED
+    });
+    let all: Vec<_> = ["a", "b", "c", "d"]
+        .map(|name| service(name, "5", json!(80)))
+        .to_vec();
+    rig.server.list(SLICES, &[], "1").await;
+    rig.server.list(NODES, &[], "1").await;
+    rig.server.list(SERVICES, &all[..2], "10").await;
+    rig.until("Synced").await;
+    let mut services = rig.server.watch(SERVICES).await;
+    for (name, version) in [("c", "11"), ("c", "12"), ("d", "13")] {
+        let one = service(name, version, json!(81));
+        services.send("MODIFIED", one).await;
+    }
+    // The fourth one ends the watch, and a listing of four is none either.
+    rig.server.list(SERVICES, &all, "13").await;
+    let call = rig.server.next(SERVICES).await;
+    assert!(!call.query().contains("watch=true"), "{}", call.query());
+    call.answer_list(&all[1..], "20", None);
+    let told = rig.until("retain").await;
+    let is_there = |told: &String| told.ends_with("c/prod/d");
+    assert_eq!(
+        told.iter().filter(|told| is_there(told)).count(),
+        2,
+        "{told:?}"
+    );
+    assert_eq!(
+        told.last().unwrap(),
+        "retain Service c: c/prod/b c/prod/c c/prod/d"
+    );
+    assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 2);
+}
+
+/// The next listing of Services. All pages but the first fail.
+async fn next_listing(rig: &mut Rig) -> server::Call {
+    loop {
+        let call = rig.server.next(SERVICES).await;
+        match call.query().contains("continue=") {
+            true => call.fail(500),
+            false => return call,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn listings_that_never_end_bring_a_bounded_number_of_objects() {
+    let mut rig = Rig::watching(Options {
+        most_objects: Some(2),
+        ..PAGED
+    });
+    rig.server.list(SLICES, &[], "1").await;
+    rig.server.list(NODES, &[], "1").await;
+    let page = |names: [&str; 2]| names.map(|name| service(name, "5", json!(80)));
+    for names in [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]] {
+        let listing = next_listing(&mut rig).await;
+        listing.answer_list(&page(names), "5", Some("more"));
+    }
+    let listing = next_listing(&mut rig).await;
+    listing.answer_list(&page(["a", "b"]), "20", None);
+    let told = rig.until("retain Service").await;
+    let put: std::collections::BTreeSet<_> = told
+        .iter()
+        .filter(|told| told.starts_with("put Service"))
+        .collect();
+    assert_eq!(put.len(), 4, "{told:?}");
+    assert_eq!(told.last().unwrap(), "retain Service c: c/prod/a c/prod/b");
+}

@@ -123,6 +123,14 @@ impl Call {
             .unwrap_or_default()
     }
 
+    /// The object that is to be written.
+    pub(super) async fn object(&mut self) -> Value {
+        assert_eq!(self.request.method(), "POST");
+        let body = std::mem::replace(self.request.body_mut(), RequestBody::empty());
+        let bytes = body.collect_bytes().await.expect("a body");
+        serde_json::from_slice(&bytes).expect("an object")
+    }
+
     pub(super) fn answer_list(self, items: &[Value], version: &str, more: Option<&str>) {
         let list = json!({
             "apiVersion": "v1",

@@ -200,3 +200,33 @@ async fn only_what_this_program_wrote_is_read_of_imports() {
     imports.send("MODIFIED", import(json!({}), "Cluster")).await;
     assert_eq!(next(&mut rig).await.own, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_as_ready_as_its_kubelet_says() {
+    let mut rig = sharing();
+    let node = |status: &str, version: &str| {
+        let condition =
+            json!({"type": "Ready", "status": status, "lastHeartbeatTime": "2026-01-01T00:00:00Z"});
+        json!({
+            "metadata": {"name": "n1", "resourceVersion": version},
+            "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, condition]},
+        })
+    };
+    rig.server.list(NODES, &[node("Unknown", "1")], "1").await;
+    let mut nodes = rig.server.watch(NODES).await;
+    nodes.send("MODIFIED", node("True", "2")).await;
+    let mut ready = Vec::new();
+    while ready.len() < 2 {
+        let Event::Changes(changes) = rig.next().await else {
+            continue;
+        };
+        ready.extend(changes.into_iter().filter_map(|change| match change {
+            ObjectChange::Put {
+                object: Object::Node(node),
+                ..
+            } => Some(node.host.unwrap().ready),
+            _ => None,
+        }));
+    }
+    assert_eq!(ready, [false, true]);
+}

@@ -9,6 +9,7 @@ const STREAMED: Options = Options {
     pods: false,
     paged: false,
     proxy: None,
+    most_objects: None,
 };
 
 /// The server's end of a watch that begins with a listing.
