@@ -12,7 +12,7 @@ mod conflict;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use portolan_model::{Families, Family, Protocol};
@@ -93,18 +93,6 @@ pub struct Port {
     pub number: u16,
     /// `appProtocol`.
     pub app_protocol: Option<Arc<str>>,
-}
-
-impl Port {
-    /// Whether clusters that expose one port serve connections to the other.
-    fn is_same(&self, other: &Self) -> bool {
-        (&self.name, self.protocol, self.number) == (&other.name, other.protocol, other.number)
-    }
-
-    /// Whether an import cannot have both.
-    fn excludes(&self, other: &Self) -> bool {
-        self.name == other.name || (self.protocol, self.number) == (other.protocol, other.number)
-    }
 }
 
 /// A port of an import.
@@ -199,15 +187,27 @@ pub fn merge(exports: &[Export], last_winner: Option<&str>) -> Option<Import> {
 /// The union of ports: of each export those that exclude none that is there.
 fn ports(ordered: &[&Export]) -> Vec<ImportPort> {
     let mut ports: Vec<ImportPort> = Vec::new();
+    let mut by_name: HashMap<&str, usize> = HashMap::new();
+    let mut numbers: HashSet<(Protocol, u16)> = HashSet::new();
     for export in ordered {
         for port in &export.ports {
-            if let Some(there) = ports.iter_mut().find(|there| there.port.is_same(port)) {
-                there.clusters.insert(Arc::clone(&export.cluster));
-            } else if !ports.iter().any(|there| there.port.excludes(port)) {
-                ports.push(ImportPort {
-                    port: port.clone(),
-                    clusters: BTreeSet::from([Arc::clone(&export.cluster)]),
-                });
+            let number = (port.protocol, port.number);
+            let named = by_name.get(&*port.name).copied();
+            match named.and_then(|place| ports.get_mut(place)) {
+                Some(there) if (there.port.protocol, there.port.number) == number => {
+                    there.clusters.insert(Arc::clone(&export.cluster));
+                }
+                // Another port has the name.
+                Some(_) => {}
+                None if numbers.insert(number) => {
+                    by_name.insert(&port.name, ports.len());
+                    ports.push(ImportPort {
+                        port: port.clone(),
+                        clusters: BTreeSet::from([Arc::clone(&export.cluster)]),
+                    });
+                }
+                // Another port has the number.
+                None => {}
             }
         }
     }

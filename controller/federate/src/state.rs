@@ -160,11 +160,13 @@ impl Fleet {
     /// in contact are connecting and keep their step. [`Self::set`] follows for each of them.
     #[must_use]
     pub fn resume(statuses: &BTreeMap<Arc<str>, Status>, now: Moment) -> Self {
-        let states = statuses.iter();
+        let states = statuses.iter().map(|(id, status)| {
+            let mut state = State::resumed(status);
+            state.keep_to(now);
+            (Arc::clone(id), state)
+        });
         Self {
-            states: states
-                .map(|(id, status)| (Arc::clone(id), State::resumed(status)))
-                .collect(),
+            states: states.collect(),
             now,
             preserving: false,
         }
@@ -202,6 +204,7 @@ impl Fleet {
         let tick = now.since(self.now).min(LONGEST_TICK);
         self.now = now;
         for state in self.states.values_mut() {
+            state.keep_to(now);
             state.listen(tick);
         }
         self.preserving = self.is_mass_loss(mass_loss);
@@ -270,4 +273,15 @@ pub fn may_serve_without(last_contact: Option<Moment>, stale_ttl: Duration, now:
         return true;
     };
     !stale_ttl.is_zero() && now.since(last_contact) >= SILENCE + stale_ttl
+}
+
+/// Whether the objects of a cluster that was never in contact may still come to a process that has waited for so long:
+/// until a cluster would be lost. For one that is never lost the default counts, as it has no endpoints yet that stay.
+#[must_use]
+pub fn may_be_late(stale_ttl: Duration, waited: Duration) -> bool {
+    let ttl = match stale_ttl.is_zero() {
+        true => Loss::default().stale_ttl,
+        false => stale_ttl,
+    };
+    waited < SILENCE + ttl
 }

@@ -13,8 +13,9 @@ use crate::labels;
 use crate::manifest::{self, Write, WriteKind};
 use crate::wanted::{Wanted, WantedImport};
 
-/// The most writes that are planned at once: others follow when these are done.
-const MOST: usize = 1000;
+/// The most writes of one kind that are planned at once: others follow when these are done. A kind that cannot be
+/// written holds up none of the others, and all three are as many as an edge is sent.
+const MOST: usize = 333;
 
 /// The members that have not sent their objects yet, and may still change what is wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,18 +63,28 @@ fn name(key: &ObjectKey) -> ImportName {
 /// The writes that make a cluster's objects as they should be, in their order.
 #[must_use]
 pub fn writes(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<Write> {
-    let mut all = statuses(wanted, observed, awaited);
-    all.extend(deletions(wanted, observed, awaited));
-    for (name, import) in &wanted.imports {
-        match observed.imports.get(name) {
-            None => all.push(manifest::create(name, import)),
-            Some(found) => all.extend(differences(name, import, found, awaited)),
-        }
-    }
-    // A name of another cluster becomes part of a path.
-    all.retain(|write| labels::is_object(&write.target.name));
-    all.truncate(MOST);
-    all
+    let kinds = [
+        statuses(wanted, observed, awaited),
+        deletions(wanted, observed, awaited),
+        imports(wanted, observed, awaited),
+    ];
+    let bounded = kinds.into_iter().flat_map(|writes| {
+        // A name of another cluster becomes part of a path.
+        let good = writes.into_iter();
+        let good = good.filter(|write| labels::is_object(&write.target.name));
+        good.take(MOST)
+    });
+    bounded.collect()
+}
+
+/// The imports that are not there, or not as they should be.
+fn imports(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<Write> {
+    let imports = wanted.imports.iter();
+    let writes = imports.flat_map(|(name, import)| match observed.imports.get(name) {
+        None => vec![manifest::create(name, import)],
+        Some(found) => differences(name, import, found, awaited),
+    });
+    writes.collect()
 }
 
 /// What is said of exports. As long as members are awaited, a conflict may be missing: what was said stays.

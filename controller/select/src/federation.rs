@@ -7,6 +7,7 @@
 //! anew when namespaces, policies or members change, and for the names of exports that change. Records
 //! are computed by import, when an endpoint, a state or an address of it changes.
 
+mod adopted;
 mod export;
 mod exporters;
 mod gateway;
@@ -114,6 +115,8 @@ pub(crate) struct Federation {
     given: Option<Given>,
     /// The members that have sent all of their objects.
     states: BTreeMap<Arc<str>, ClusterState>,
+    /// The members that have not sent all of their objects and are not waited for any more.
+    given_up: BTreeSet<Arc<str>>,
     /// What is kept of imports, by their keys.
     kept: BTreeMap<ObjectKey, Kept>,
     /// Set when `kept` changes; cleared when it is handed out to be saved.

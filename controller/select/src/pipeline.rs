@@ -119,7 +119,7 @@ impl Pipeline {
     }
 
     /// The policy of several clusters, in place of the one before. Without a Cluster there are no imports. Of no effect
-    /// if a centre is followed, as the next two.
+    /// if a centre is followed, as the next three.
     pub fn set_policies(&mut self, objects: Objects) {
         if !self.federation.is_following() {
             self.federation.set_policies(objects);
@@ -130,6 +130,14 @@ impl Pipeline {
     pub fn set_states(&mut self, states: BTreeMap<Arc<str>, ClusterState>) {
         if !self.federation.is_following() {
             self.federation.set_states(states);
+        }
+    }
+
+    /// The members that have not sent all of their objects and are not waited for any more, in place of those before, by
+    /// name.
+    pub fn give_up(&mut self, members: BTreeSet<Arc<str>>) {
+        if !self.federation.is_following() {
+            self.federation.give_up(members);
         }
     }
 

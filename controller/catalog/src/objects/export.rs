@@ -34,6 +34,8 @@ pub struct ServiceExport {
 impl ServiceExport {
     /// The largest weight of a cluster.
     pub const MAX_WEIGHT: u16 = 1000;
+    /// The most ports of a Service that an export has.
+    pub const MAX_PORTS: usize = 256;
 
     /// An export with a name only, without a ServiceExport.
     #[must_use]

@@ -20,6 +20,8 @@ pub struct ServiceImport {
     pub uid: Arc<str>,
     /// `metadata.generation`; 0 if unknown.
     pub generation: i64,
+    /// `metadata.creationTimestamp` in seconds since 1970; `None` if unknown.
+    pub created: Option<i64>,
     /// What it has; `None` for one without our mark, which another program or a person wrote.
     pub own: Option<Box<OwnImport>>,
 }

@@ -94,6 +94,14 @@ impl State {
         }
     }
 
+    /// What a clock noted that was ahead counts from now on.
+    pub(super) fn keep_to(&mut self, now: Moment) {
+        let last = self.last_contact.iter_mut();
+        for noted in last.chain(&mut self.recent_losses) {
+            *noted = now.min(*noted);
+        }
+    }
+
     pub(super) fn contact(&mut self, listed: bool, now: Moment) {
         self.heard = true;
         self.silence = Duration::ZERO;

@@ -330,6 +330,15 @@ fn agents_are_served_without_a_cluster_that_is_new_or_would_be_lost() {
 }
 
 #[test]
+fn a_cluster_that_was_never_in_contact_is_not_waited_for_without_end() {
+    let seconds = Duration::from_secs;
+    assert!(may_be_late(seconds(60), seconds(89)));
+    assert!(!may_be_late(seconds(60), seconds(90)));
+    assert!(may_be_late(Duration::ZERO, seconds(329)));
+    assert!(!may_be_late(Duration::ZERO, seconds(330)));
+}
+
+#[test]
 fn the_settings_of_a_cluster_come_before_those_of_the_set() {
     let text = "apiVersion: portolan.dev/v1alpha1\nkind: Cluster\nmetadata: {name: a}\nspec: {access: {edge: {}}, network: {podCIDRs: [10.0.0.0/8]}, loss: {staleTTL: 7s}}\n";
     let reading = portolan_policy::read(&[portolan_policy::File { name: "a", text }]);
@@ -339,4 +348,25 @@ fn the_settings_of_a_cluster_come_before_those_of_the_set() {
         ..settings()
     };
     assert_eq!(found, expected);
+}
+
+#[test]
+fn what_a_clock_noted_that_was_ahead_counts_from_now_on() {
+    let at = |seconds| Moment(Duration::from_secs(seconds));
+    let mut world = World::new(3);
+    world.pass(1);
+    let mut status = world.fleet.status("a").unwrap();
+    status.last_contact = Some(at(1_000_000));
+    status.recent_losses = vec![at(1_000_000)];
+    let mut fleet = Fleet::resume(&[("a".into(), status)].into(), at(1000));
+    let noted = |fleet: &Fleet| {
+        let status = fleet.status("a").unwrap();
+        (status.last_contact, status.recent_losses)
+    };
+    assert_eq!(noted(&fleet), (Some(at(1000)), vec![at(1000)]));
+    // The clock is set back while the process runs.
+    fleet.advance(at(400), 50);
+    assert_eq!(noted(&fleet), (Some(at(400)), vec![at(400)]));
+    fleet.advance(at(500), 50);
+    assert_eq!(noted(&fleet), (Some(at(400)), vec![at(400)]));
 }

@@ -65,6 +65,7 @@ fn found(name: &str, wanted: &WantedImport) -> ServiceImport {
         key: key(name),
         uid: "u".into(),
         generation: 3,
+        created: None,
         own: Some(Box::new(OwnImport {
             winner: Arc::clone(&wanted.winner),
             labels: wanted.labels.clone(),
@@ -291,4 +292,38 @@ fn conditions_keep_the_time_of_their_last_transition() {
         ..export
     };
     assert_eq!(all(&unrequested, true, &Awaited::default()), []);
+}
+
+#[test]
+fn writes_of_one_kind_crowd_out_no_others() {
+    let names: Vec<String> = (0..2000).map(|number| format!("s{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (stale, news) = names.split_at(1000);
+    let wanted = wanted(news);
+    let stale = stale.iter().map(|name| found(name, &wanted_import()));
+    let stale: Vec<_> = stale.collect();
+    let exports = names.iter().map(|name| ServiceExport {
+        requested: true,
+        ..ServiceExport::new(key(name))
+    });
+    let exports: Vec<_> = exports.collect();
+    let mut wanted = wanted;
+    wanted.exports = names
+        .iter()
+        .map(|name| {
+            (
+                import_name(name),
+                vec![WantedCondition::new("Valid", true, "Valid", "")],
+            )
+        })
+        .collect();
+    let observed = Observed::new(stale.iter(), exports.iter());
+    let all = writes(&wanted, &observed, &Awaited::default());
+    let count = |is_it: &dyn Fn(&Write) -> bool| all.iter().filter(|write| is_it(write)).count();
+    let statuses = count(&|write| write.target.kind == WriteKind::ServiceExport);
+    let deletions = count(&|write| matches!(write.action, Action::Delete { .. }));
+    let creations = count(&|write| matches!(write.action, Action::Create(_)));
+    assert_eq!([statuses, deletions, creations], [333; 3]);
+    // An edge is sent no more.
+    assert!(all.len() <= 1000);
 }

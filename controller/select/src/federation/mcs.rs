@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Objects of the Multi-Cluster Services API: what the plan wants, what clusters have, and what is taken over from
-//! there.
+//! Objects of the Multi-Cluster Services API: what the plan wants, and what clusters have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, Kind, ObjectKey, ObjectRef, OwnImport, Reason};
+use portolan_catalog::{Catalog, Kind, ObjectKey, ObjectRef, Reason};
 use portolan_federate::imports::{ImportHere, ImportName};
 use portolan_federate::merge::ImportKind;
 use portolan_mcs::{Awaited, Observed, Wanted, WantedSlice, Write, slices, writes};
@@ -89,33 +88,6 @@ impl Federation {
         of_import.flatten().collect()
     }
 
-    /// Takes over what a cluster's ServiceImports record: virtual addresses, winners, exporting clusters. They are
-    /// of this program, maybe of another replica.
-    pub(crate) fn adopt(&mut self, catalog: &Catalog, cluster: &Arc<str>) {
-        if self.given.is_some() {
-            return;
-        }
-        let observed = catalog.observed_imports(cluster);
-        let own = observed.filter_map(|import| Some((&import.key, import.own.as_deref()?)));
-        let mut ports = self.gateway_ports().get(cluster).cloned();
-        for (key, own) in own {
-            if let Some(text) = own.annotations.get(noted::GATEWAY_PORTS) {
-                let ports = ports.get_or_insert_default();
-                ports.extend(noted::read(&key.namespace, &key.name, text));
-            }
-            let name = ImportName {
-                namespace: Arc::clone(&key.namespace),
-                name: Arc::clone(&key.name),
-            };
-            self.adopt_one(&import_key(cluster, &name), own);
-        }
-        if let Some(ports) = ports {
-            self.set_gateway_ports(cluster, ports);
-            // They may be outside of the range, or not wanted any more.
-            self.ports_wanted = true;
-        }
-    }
-
     /// The ports that a cluster's own export has at gateways, as the annotation of its import there: other replicas read
     /// it, and this one after a restart.
     fn noted_ports(
@@ -127,33 +99,5 @@ impl Federation {
         let is_own = here.sources.get(cluster) == Some(name);
         let ports = self.gateway_ports().get(cluster).filter(|_| is_own)?;
         noted::spell(ports, name)
-    }
-
-    fn adopt_one(&mut self, key: &ObjectKey, own: &OwnImport) {
-        let ips = own.spec.as_ref().map(|spec| spec.ips.as_slice());
-        let kept = self.kept.entry(key.clone()).or_default();
-        let before = kept.clone();
-        if let Some(ips) = ips.filter(|ips| !ips.is_empty()) {
-            kept.ips = ips.to_vec();
-        }
-        if kept.winner.is_none() && !own.winner.is_empty() {
-            kept.winner = Some(Arc::clone(&own.winner));
-            self.is_stale = true;
-        }
-        let news = own
-            .clusters
-            .iter()
-            .filter(|id| !kept.clusters.contains(*id));
-        let news: Vec<_> = news.cloned().collect();
-        if !news.is_empty() {
-            Arc::make_mut(&mut kept.clusters).extend(news);
-        }
-        if *kept != before {
-            self.kept_changed = true;
-            self.objects_changed = true;
-            // Its addresses must be claimed, and may not be given to another.
-            self.wanted_changed = true;
-            self.dirty.insert(key.clone());
-        }
     }
 }

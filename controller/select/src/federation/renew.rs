@@ -17,10 +17,8 @@ use super::{
 
 /// Which clusters have sent their objects.
 struct Known {
-    /// The ids of those that have not.
+    /// The ids of the members that have not, and are waited for.
     awaited: BTreeSet<Arc<str>>,
-    /// Whether all members have.
-    all: bool,
 }
 
 impl Federation {
@@ -87,17 +85,30 @@ impl Federation {
     }
 
     fn known(&self) -> Known {
-        let is_known = |name: &str| self.states.contains_key(name);
-        let clusters = self.objects.clusters.values();
-        let awaited = clusters.filter(|cluster| !is_known(&cluster.meta.name));
+        let members = self.objects.members().into_iter();
+        let awaited = members.filter(|(name, _)| {
+            let is_given_up = self.given_up.contains(*name);
+            !is_given_up && !self.states.contains_key(*name)
+        });
         Known {
-            awaited: awaited.map(|it| Arc::from(it.id.as_str())).collect(),
-            all: self.objects.members().into_keys().all(is_known),
+            awaited: awaited.map(|(_, it)| Arc::from(it.id.as_str())).collect(),
         }
     }
 
-    /// Notes the winner of each import. One that is a member and has not sent its objects yet stays the
-    /// winner: it may still export the Service.
+    /// The members that are not waited for any more though they have not sent their objects, in place of those before,
+    /// by name: what was kept for them is given to others.
+    pub(crate) fn give_up(&mut self, members: BTreeSet<Arc<str>>) {
+        if self.given_up == members {
+            return;
+        }
+        self.given_up = members;
+        self.note_winners();
+        self.is_stale = true;
+        self.wanted_changed = true;
+        self.ports_wanted = true;
+    }
+
+    /// Notes the winner of each import. A member that is waited for stays the winner: it may still export the Service.
     pub(super) fn note_winners(&mut self) {
         let known = self.known();
         let mut keys = self.keys();
@@ -141,7 +152,7 @@ fn of_import(before: Option<&Kept>, here: &ImportHere, known: &Known) -> Kept {
     // As long as a member is unknown, its export may be the oldest.
     let winner = kept.winner.as_ref();
     let is_kept = winner.is_some_and(|id| known.awaited.contains(id));
-    if !is_kept && known.all {
+    if !is_kept && known.awaited.is_empty() {
         kept.winner = Some(Arc::clone(&here.import.winner));
     }
     let awaited = kept

@@ -2,6 +2,7 @@
 
 //! Imports that follow any changes equal imports from scratch, and each rule of an import by itself.
 
+mod adopted;
 mod affinity;
 mod deciding;
 mod edges;

@@ -70,6 +70,7 @@ fn the_condition_is_written_where_affinity_ends() {
             key: key("a", "web"),
             uid: "u".into(),
             generation: 1,
+            created: None,
             own: Some(Box::new(own)),
         }))]);
         let writes = world

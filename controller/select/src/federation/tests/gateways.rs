@@ -302,6 +302,7 @@ fn ports_are_noted_in_the_import_of_the_exporting_cluster_and_read_back() {
         key: key("b", "web"),
         uid: "u".into(),
         generation: 1,
+        created: None,
         own: Some(Box::new(OwnImport {
             winner: "a".into(),
             ..OwnImport::default()
@@ -325,6 +326,7 @@ fn ports_are_noted_in_the_import_of_the_exporting_cluster_and_read_back() {
         key: key("b", "web"),
         uid: "u".into(),
         generation: 2,
+        created: None,
         own: Some(Box::new(OwnImport {
             winner: "a".into(),
             annotations: noted.into(),

@@ -374,6 +374,18 @@ fn the_winner_stays_until_it_exports_no_more() {
     assert_eq!(affinity(&world), 1);
     world.states(&[]);
     assert_eq!(affinity(&world), 2);
+    // One that nobody waits for any more is another exporter when it comes.
+    let mut states = full();
+    states.remove("b");
+    world.pipeline.set_states(states);
+    world.flush();
+    world.pipeline.give_up(["b".into()].into());
+    assert!(world.pipeline.is_dirty());
+    world.flush();
+    let kept = &world.pipeline.kept()[&key("c", "web@clusterset")];
+    assert_eq!(kept.winner.as_deref(), Some("a"));
+    world.states(&[]);
+    assert_eq!(affinity(&world), 1);
 }
 
 #[test]
