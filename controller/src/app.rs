@@ -41,8 +41,8 @@ use crate::writer::SharedTrouble;
 
 /// Default path of the debug socket.
 const DEBUG_SOCKET: &str = "/run/portolan/controller.sock";
-/// Time that streams have to end when the controller stops. Their ends are spread over less.
-const STREAMS_GRACE: Duration = Duration::from_secs(12);
+/// Time that streams and DNS have to end when the controller stops. The ends of streams are spread over less.
+const SERVERS_GRACE: Duration = Duration::from_secs(12);
 /// Time that all other tasks have to end after that.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -123,7 +123,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         token: args.debug.token()?,
         pages: Some(StatusPages::start(debug, readiness.clone(), &vital)),
     };
-    serve_dns(&mut dns, &vital, &token);
+    let mut servers = serve_dns(&mut dns, &vital, &token);
     serve_admin(admin_server, listeners.admin, listeners.debug, &vital);
 
     let beside = Beside {
@@ -134,20 +134,21 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         clusters,
         authentication: identity.authentication,
         token_checks: args.identity.token_checks(),
-        readiness,
+        readiness: readiness.clone(),
         descriptors: beside.descriptors(),
         ..args.streams.config()
     };
     let service = beside.add_to(TablesServer::new(tables, sessions, config, token.clone()));
     let serving = service.serve(listeners.agents, identity.tls, identity.limits);
-    let serving = spawn_server(&vital, &token, "agent server", serving);
-    until_end(serving, &token, &mut failures, &vital).await
+    servers.push(spawn_server(&vital, &token, "agent server", serving));
+    until_end(servers, &token, &readiness, &mut failures, &vital).await
 }
 
-/// Waits for the token or the first failure, and then for the end of all tasks.
+/// Waits for the token or the first failure, and then for the end of all tasks, not ready any more.
 async fn until_end(
-    serving: JoinHandle<()>,
+    servers: Vec<JoinHandle<()>>,
     token: &CancellationToken,
+    readiness: &Readiness,
     failures: &mut mpsc::Receiver<anyhow::Error>,
     vital: &Vital,
 ) -> anyhow::Result<()> {
@@ -155,8 +156,9 @@ async fn until_end(
         () = token.cancelled() => Ok(()),
         Some(error) = failures.recv() => Err(error),
     };
+    let _unready = readiness.block("stopping");
     token.cancel();
-    end(serving, vital).await;
+    end(servers, vital).await;
     result
 }
 
@@ -253,10 +255,16 @@ fn serve_admin(admin: Admin, port: TcpListener, socket: Option<DebugSocket>, vit
     vital.spawn("admin server", admin);
 }
 
-/// Waits for the streams, and then for everything else.
-async fn end(serving: JoinHandle<()>, vital: &Vital) {
-    if timeout(STREAMS_GRACE, serving).await.is_err() {
-        tracing::warn!("some streams did not end in time");
+/// Waits for the servers, and then for everything else.
+async fn end(servers: Vec<JoinHandle<()>>, vital: &Vital) {
+    let served = async {
+        for server in servers {
+            // Its failure is reported already.
+            let _ = server.await;
+        }
+    };
+    if timeout(SERVERS_GRACE, served).await.is_err() {
+        tracing::warn!("some streams or DNS answers did not end in time");
     }
     vital.ending.cancel();
     vital.tasks.close();
@@ -302,9 +310,9 @@ where
     })
 }
 
-/// Serves DNS on the addresses of the flags, until cancellation.
-fn serve_dns(dns: &mut AnyDns, vital: &Vital, token: &CancellationToken) {
-    while let Some(server) = dns.next_listener(token) {
-        spawn_server(vital, token, "DNS server", server);
-    }
+/// Serves DNS on the addresses of the flags, until a while after cancellation.
+fn serve_dns(dns: &mut AnyDns, vital: &Vital, token: &CancellationToken) -> Vec<JoinHandle<()>> {
+    let servers = std::iter::from_fn(|| dns.next_listener(token));
+    let servers = servers.map(|server| spawn_server(vital, token, "DNS server", server));
+    servers.collect()
 }

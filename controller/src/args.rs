@@ -244,7 +244,7 @@ impl Args {
         (self.source != Source::Clusters).then(|| self.cluster.as_str().into())
     }
 
-    pub(crate) fn source_timeout(&self) -> Duration {
+    pub(crate) fn source_timeout(&self) -> Option<Duration> {
         let poll = (self.source == Source::File).then(|| self.file_poll());
         self.guard.source_timeout(poll)
     }

@@ -28,19 +28,19 @@ pub(crate) struct SourceGuardArgs {
     limits: portolan_subscription::GuardArgs,
 
     /// Time without any message from the API server, with files that cannot all be read, or of a relay
-    /// without tables from a controller, after which the controller is not ready. It goes on serving the
-    /// last tables.
+    /// without tables from a controller, after which the controller is not ready; 0s for never. It goes on
+    /// serving the last tables.
     #[arg(long, env = "PORTOLAN_SOURCE_TIMEOUT", default_value = "60s",
         value_parser = parse_duration)]
     source_timeout: Duration,
 }
 
 impl SourceGuardArgs {
-    /// The silence of a source after which the controller is unready. One that is polled is silent
-    /// between two polls.
-    pub(crate) fn source_timeout(&self, poll: Option<Duration>) -> Duration {
-        self.source_timeout
-            .max(poll.unwrap_or_default().saturating_mul(2))
+    /// The silence of a source after which the controller is unready; `None` if it stays ready. A source that is
+    /// polled is silent between two polls.
+    pub(crate) fn source_timeout(&self, poll: Option<Duration>) -> Option<Duration> {
+        let least = poll.unwrap_or_default().saturating_mul(2);
+        (!self.source_timeout.is_zero()).then(|| self.source_timeout.max(least))
     }
 
     /// The limits of an API server's or files' deletions.
@@ -144,7 +144,28 @@ impl Collector for HoldCollector {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        guard: SourceGuardArgs,
+    }
+
+    #[test]
+    fn a_polled_source_may_be_silent_between_two_polls_and_one_without_a_limit_for_ever() {
+        let of = |limit: &str, poll| {
+            let guard = Cli::parse_from(["controller", "--source-timeout", limit]).guard;
+            let timeout = guard.source_timeout(poll);
+            timeout.map(|timeout| timeout.as_secs())
+        };
+        assert_eq!(of("60s", None), Some(60));
+        assert_eq!(of("60s", Some(Duration::from_secs(50))), Some(100));
+        assert_eq!(of("0s", None), None);
+        assert_eq!(of("0s", Some(Duration::from_secs(50))), None);
+    }
 
     #[test]
     fn no_held_deletions_are_an_empty_list() {

@@ -35,6 +35,11 @@ impl FakeApi {
         state.objects.insert(path.to_owned(), object);
     }
 
+    /// Removes an object.
+    pub(crate) fn remove(&self, path: &str) {
+        self.0.lock().unwrap().objects.remove(path);
+    }
+
     /// An object as it is now.
     pub(crate) fn get(&self, path: &str) -> Value {
         self.0.lock().unwrap().objects[path].clone()

@@ -160,7 +160,7 @@ fn federated(
 }
 
 /// Exports the time of the last contact with the source, and keeps the controller unready while the
-/// source is silent for longer than `--source-timeout`.
+/// source is silent for longer than `--source-timeout`, if there is a limit.
 pub(crate) fn follow_contact(
     silence: impl Fn() -> Option<Duration> + Clone + Send + Sync + 'static,
     args: &Args,
@@ -169,8 +169,10 @@ pub(crate) fn follow_contact(
     vital: &Vital,
 ) {
     registry.register_collector(Box::new(ContactCollector(silence.clone())));
-    let contact = watch_contact(silence, args.source_timeout(), readiness);
-    vital.spawn_endless("source contact", contact);
+    if let Some(limit) = args.source_timeout() {
+        let contact = watch_contact(silence, limit, readiness);
+        vital.spawn_endless("source contact", contact);
+    }
 }
 
 fn cores() -> u32 {

@@ -59,6 +59,7 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
             skip_disconnected,
         } => {
             let target = wait::Target::new(target, without.as_deref())?;
+            target.check(clients.len())?;
             wait::run(&clients, &target, *skip_disconnected, cli.connect.timeout).await
         }
         Command::Cluster {
@@ -190,12 +191,22 @@ async fn dump(client: &Client, command: &Command, output: Output) -> anyhow::Res
     })
 }
 
-/// Has every controller do something.
+/// Has every controller do something. One that fails does not keep the others from it.
 async fn act(clients: &[Client], path: &str, done: &str) -> anyhow::Result<Reply> {
-    let mut replies = Vec::new();
+    let (mut replies, mut errors) = (Vec::new(), Vec::new());
     for client in clients {
-        replies.push(client.post(path).await?);
+        match client.post(path).await {
+            Ok(value) => replies.push(value),
+            Err(error) => errors.push(format!("{}: {error:#}", client.name())),
+        }
     }
+    anyhow::ensure!(
+        errors.is_empty(),
+        "done at {} of {} controllers; {}",
+        replies.len(),
+        clients.len(),
+        errors.join("; ")
+    );
     Ok(Reply::new(replies.into(), done.to_owned()))
 }
 
@@ -234,3 +245,6 @@ fn table_path(node: &str) -> String {
 async fn get_table(client: &Client, node: &str) -> anyhow::Result<NodeTable> {
     table::parse(client.get(&table_path(node)).await?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,9 @@ const TITLES: [&str; 10] = [
     "DELETIONS-HELD",
 ];
 
+/// Exit code if a controller does not answer, as for one that is asked alone.
+const UNANSWERED: u8 = 2;
+
 /// Summarises each controller. One that does not answer has the error in its row.
 pub(crate) async fn run(clients: &[Client]) -> anyhow::Result<Reply> {
     let mut controllers = Vec::new();
@@ -36,10 +39,9 @@ pub(crate) async fn run(clients: &[Client]) -> anyhow::Result<Reply> {
     }
     let mut rows = vec![TITLES.map(str::to_owned).to_vec()];
     rows.extend(controllers.iter().map(row));
-    Ok(Reply::new(
-        json!({ "controllers": controllers }),
-        columns(&rows),
-    ))
+    let is_whole = controllers.iter().all(|found| found["error"].is_null());
+    let reply = Reply::new(json!({ "controllers": controllers }), columns(&rows));
+    Ok(reply.with_code(if is_whole { 0 } else { UNANSWERED }))
 }
 
 async fn summary(client: &Client) -> anyhow::Result<Value> {

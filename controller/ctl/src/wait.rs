@@ -76,6 +76,19 @@ impl Target {
     }
 }
 
+impl Target {
+    /// Checks that the target is the same at so many controllers.
+    pub(crate) fn check(&self, controllers: usize) -> anyhow::Result<()> {
+        let is_revision = !self.text.contains('/');
+        ensure!(
+            controllers == 1 || !is_revision,
+            "revision {}: each of {controllers} controllers counts its own; name one with --controller",
+            self.text
+        );
+        Ok(())
+    }
+}
+
 /// The question of a target: `NAMESPACE/NAME`, or the number of a revision.
 fn path(target: &str) -> anyhow::Result<String> {
     if target.parse::<u64>().is_ok() {
@@ -199,6 +212,12 @@ mod tests {
         let path = "/debug/programmed?service=default%2Fweb&without=%5Bfd00%3A%3A1%5D%3A80";
         assert_eq!(target.path, path);
         assert_eq!(Target::new("7", None).unwrap().text, "7");
+        let service = Target::new("default/web", None).unwrap();
+        assert!(service.check(2).is_ok());
+        let revision = Target::new("7", None).unwrap();
+        assert!(revision.check(1).is_ok());
+        let error = revision.check(2).unwrap_err().to_string();
+        assert!(error.contains("--controller"), "{error}");
         let error = Target::new("7", Some("10.0.0.1")).unwrap_err().to_string();
         assert!(error.starts_with("--without "), "{error}");
     }

@@ -60,6 +60,8 @@ pub(crate) struct Keeper {
     /// The certificate in force, and the authorities of clients that it is used with.
     leaf: Option<(Arc<Leaf>, Option<File>)>,
     unready: Option<BlockReady>,
+    /// Why the last look failed.
+    last_reason: Option<String>,
 }
 
 impl Keeper {
@@ -77,6 +79,7 @@ impl Keeper {
             health: Arc::default(),
             leaf: None,
             unready: Some(unready),
+            last_reason: None,
         })
     }
 
@@ -97,28 +100,29 @@ impl Keeper {
 
     /// Looks at the Secret periodically, until it is dropped.
     pub(crate) async fn run(mut self) {
-        let mut last_reason = None;
         loop {
             let look = timeout(PATIENCE, self.look(SystemTime::now())).await;
-            let look = look.unwrap_or_else(|_| bail!("no answer in {PATIENCE:?}"));
-            match look {
-                Ok(()) => {
-                    if last_reason.take().is_some() {
-                        tracing::info!(secret = %self.config.secret, "Secret of the authority usable again");
-                    }
-                }
-                Err(error) => {
-                    let reason = format!("{error:#}");
-                    if last_reason.as_ref() != Some(&reason) {
-                        self.health.note_broken();
-                        tracing::error!(secret = %self.config.secret, reason,
-                            "cannot use the Secret of the authority; retrying");
-                    }
-                    last_reason = Some(reason);
-                }
-            }
+            self.note(look.unwrap_or_else(|_| bail!("no answer in {PATIENCE:?}")));
             sleep(if self.leaf.is_some() { PERIOD } else { RETRY }).await;
         }
+    }
+
+    /// Notes how a look ended. A reason is told once.
+    fn note(&mut self, look: anyhow::Result<()>) {
+        let Err(error) = look else {
+            if self.last_reason.take().is_some() {
+                self.health.note_usable();
+                tracing::info!(secret = %self.config.secret, "Secret of the authority usable again");
+            }
+            return;
+        };
+        let reason = format!("{error:#}");
+        if self.last_reason.as_ref() != Some(&reason) {
+            self.health.note_broken();
+            tracing::error!(secret = %self.config.secret, reason,
+                "cannot use the Secret of the authority; retrying");
+        }
+        self.last_reason = Some(reason);
     }
 
     /// Reads the Secret, writes what is due, and renews the certificate.

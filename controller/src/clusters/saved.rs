@@ -17,7 +17,7 @@ use portolan_federate::imports::ImportName;
 use portolan_federate::state::{Phase, Status};
 use portolan_policy::Drain;
 use portolan_runtime::{AtomicFile, Vital};
-use portolan_select::{GatewayPorts, Kept, import_key};
+use portolan_select::{GatewayPorts, Kept, import_key, import_name};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -160,16 +160,17 @@ struct SavedImport {
 }
 
 impl SavedImport {
-    fn new(key: &ObjectKey, kept: &Kept) -> Self {
-        let name = key.name.split('@').next().unwrap_or_default();
-        Self {
+    /// `None` for a key of no import.
+    fn new(key: &ObjectKey, kept: &Kept) -> Option<Self> {
+        let ImportName { namespace, name } = import_name(key)?;
+        Some(Self {
             cluster: Arc::clone(&key.cluster),
-            namespace: Arc::clone(&key.namespace),
-            name: name.into(),
+            namespace,
+            name,
             ips: kept.ips.clone(),
             winner: kept.winner.clone(),
             clusters: Arc::clone(&kept.clusters),
-        }
+        })
     }
 
     fn into_kept(self) -> (ObjectKey, Kept) {
@@ -239,7 +240,7 @@ impl Saver {
     pub(crate) fn imports(&self, imports: &BTreeMap<ObjectKey, Kept>) {
         let all = imports.iter();
         self.write(ALLOCATIONS, || {
-            all.map(|(key, kept)| SavedImport::new(key, kept))
+            all.filter_map(|(key, kept)| SavedImport::new(key, kept))
                 .collect::<Vec<_>>()
         });
     }
@@ -350,14 +351,23 @@ mod tests {
         };
         let key = import_key(&"eu-1".into(), &name);
         let clusters = vec![SavedCluster::new(&"eu-1".into(), &status)];
-        let imports = vec![SavedImport::new(&key, &kept)];
+        let other = ImportName {
+            name: "web@b".into(),
+            ..name.clone()
+        };
+        let other = (import_key(&"eu-1".into(), &other), Kept::default());
+        let all = [(key, kept), other];
+        let imports = all
+            .iter()
+            .filter_map(|(key, kept)| SavedImport::new(key, kept));
+        let imports: Vec<_> = imports.collect();
         let text = serde_saphyr::to_string(&clusters).unwrap();
         std::fs::write(path(CLUSTERS), text).unwrap();
         let text = serde_saphyr::to_string(&imports).unwrap();
         std::fs::write(path(ALLOCATIONS), text).unwrap();
         let saved = Saved::read(directory.path()).unwrap();
         assert_eq!(saved.statuses, [("eu-1".into(), status)].into());
-        assert_eq!(saved.imports, [(key, kept)].into());
+        assert_eq!(saved.imports, all.into());
         std::fs::write(path(DRAINS), "- {cluster: eu-1, to: 50, overSeconds: 20}\n").unwrap();
         let saved = Saved::read(directory.path()).unwrap();
         assert_eq!(saved.drains["eu-1"].to, 50);

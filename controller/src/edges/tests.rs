@@ -269,6 +269,19 @@ async fn every_replica_gets_all_objects_and_their_changes() {
 }
 
 #[tokio::test]
+async fn an_edge_has_more_objects_than_an_agent_may_send() {
+    let mut replica = Replica::start("127.0.0.1:0").await;
+    let edge = Edge::start(&[&replica]);
+    // 4 MiB, in parts that fit the channel of the edge.
+    for part in 0..20 {
+        edge.send(put(part * 1_000..(part + 1) * 1_000)).await;
+    }
+    edge.send(Event::Synced).await;
+    replica.until(20_000).await;
+    assert_eq!(edge.stats.failures(), 0);
+}
+
+#[tokio::test]
 async fn a_replica_that_returns_is_sent_the_objects_again() {
     let mut replica = Replica::start("127.0.0.1:0").await;
     let edge = Edge::start(&[&replica]);

@@ -142,18 +142,15 @@ enum Next<'w> {
     At(Option<Instant>),
 }
 
+/// The first write that was not tried yet, then the one that has been due for longest: what fails again and again holds
+/// up nothing else.
 fn next<'w>(writes: &'w [Write], tried: &Tried) -> Next<'w> {
-    let now = Instant::now();
-    let mut earliest: Option<Instant> = None;
-    for write in writes {
-        match tried.due(write) {
-            Some(due) if due > now => {
-                earliest = Some(earliest.map_or(due, |earliest| earliest.min(due)));
-            }
-            _ => return Next::Now(write),
-        }
+    let due = writes.iter().map(|write| (tried.due(write), write));
+    match due.min_by_key(|(due, _)| *due) {
+        None => Next::At(None),
+        Some((Some(due), _)) if due > Instant::now() => Next::At(Some(due)),
+        Some((_, write)) => Next::Now(write),
     }
-    Next::At(earliest)
 }
 
 #[cfg(test)]

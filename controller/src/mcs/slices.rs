@@ -101,10 +101,13 @@ impl Slices {
 
     /// When a listing or a failed write is due.
     pub(super) fn due(&self) -> Option<Instant> {
-        let failed = self.failed.map(|failed| failed + AGAIN);
+        // Nothing is written between a listing that failed and the next one.
+        if let Some(failed) = self.failed {
+            return Some(failed + AGAIN);
+        }
         let listed = self.listed.map(|listed| listed + PERIOD);
         let paused = self.paused.values().min().copied();
-        [failed, listed, paused].into_iter().flatten().min()
+        [listed, paused].into_iter().flatten().min()
     }
 
     /// Notes a write.

@@ -116,19 +116,29 @@ fn shares(args: &Args) -> Option<watch::Receiver<bool>> {
 }
 
 /// Asks the source for its newest versions when an agent has later ones. If it has not reached them,
-/// it was restored from a backup, and the agent is served at once.
+/// it was restored from a backup, and the agent is served at once. A question that fails is repeated:
+/// agents and relays doubt once, and wait for the answer.
 async fn answer_doubts<F, E>(newest: impl Fn() -> F, doubts: SourceDoubts)
 where
     F: Future<Output = Result<Vec<u64>, E>>,
     E: std::fmt::Display,
 {
+    let mut is_answered = true;
     loop {
-        doubts.doubted().await;
+        if is_answered {
+            doubts.doubted().await;
+        }
         let asked = Instant::now();
         match newest().await {
-            Ok(versions) => doubts.stated(asked, versions),
+            Ok(versions) => {
+                doubts.stated(asked, versions);
+                is_answered = true;
+            }
             Err(error) => {
-                tracing::warn!(%error, "cannot compare the versions of agents with the source's");
+                if is_answered {
+                    tracing::warn!(%error, "cannot compare the versions of agents with the source's");
+                }
+                is_answered = false;
             }
         }
         sleep(DOUBTS_PAUSE).await;
@@ -283,4 +293,37 @@ fn watch_cluster(
         async move { kubernetes::cluster_id(&client).await }
     };
     vital.spawn_endless("identity of the cluster", watch.run(ask));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use portolan_tablelog::{Publisher, Retention};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_doubt_is_answered_after_questions_that_failed() {
+        let (publisher, tables) = Publisher::new(Retention::default());
+        let cluster = "".into();
+        let feed = tables.feed(&cluster);
+        let failures = AtomicU32::new(0);
+        let newest = || {
+            let failed = failures.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(match failed {
+                0..3 => Err("unavailable"),
+                _ => Ok(vec![5]),
+            })
+        };
+        let since = Instant::now();
+        feed.doubt_source();
+        let raised = tables.raised();
+        tokio::select! {
+            () = answer_doubts(newest, publisher.source_doubts(&cluster)) => {}
+            () = raised => {}
+            () = sleep(DOUBTS_PAUSE * 10) => {}
+        }
+        assert_eq!(feed.stated_versions(since), Some(vec![5]));
+    }
 }

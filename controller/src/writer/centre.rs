@@ -108,6 +108,7 @@ mod tests {
                 key,
                 uid: "u".into(),
                 generation: 1,
+                created: None,
                 own: Some(Box::new(own)),
             }),
             problems: Vec::new(),

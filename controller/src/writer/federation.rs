@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime};
 use portolan_catalog::ObjectKey;
 use portolan_federate::Moment;
 use portolan_federate::gateway::Ports;
-use portolan_federate::state::{Fleet, Phase, Settings, Status, may_serve_without};
+use portolan_federate::imports::ImportName;
+use portolan_federate::state::{Fleet, LONGEST_TICK, Phase, Settings, Status, may_serve_without};
 use portolan_federate::vip::{Allocation, Claim, Range, Vips};
 use portolan_model::Family;
 use portolan_policy::{Cluster, Drain, Loss, Objects, Overlap, overlaps};
@@ -61,8 +62,8 @@ pub(crate) struct Federated {
     ticked: Option<Instant>,
     /// The last contacts with API servers.
     contacts: BTreeMap<Arc<str>, Instant>,
-    /// When this process began to look.
-    began: Moment,
+    /// For how long this process has looked.
+    waited: Duration,
     /// The statuses without contacts as they were written last, and when.
     written: Option<(BTreeMap<Arc<str>, Status>, Instant)>,
     /// All that is wrong with virtual addresses.
@@ -88,7 +89,6 @@ impl Federated {
             names,
             fleet: Fleet::resume(&saved.statuses, now()),
             drains: saved.drains,
-            began: now(),
             resumed: saved.imports,
             resumed_ports: saved.ports,
             ..Self::default()
@@ -198,6 +198,7 @@ impl Federated {
         let ticked = Instant::now();
         let since = self.ticked.replace(ticked).map(|last| ticked - last);
         let since = since.unwrap_or(TICK);
+        self.waited += since.min(LONGEST_TICK);
         let heard = self.heard(ticked, since);
         let now = now();
         for name in heard {
@@ -259,6 +260,7 @@ impl Federated {
             (Arc::clone(name), state)
         });
         pipeline.set_states(members.collect());
+        pipeline.give_up(self.given_up(synced));
         self.save_statuses();
         let mut shown = self.states.lock();
         shown.statuses = statuses;
@@ -326,25 +328,23 @@ impl Federated {
             found.any(|overlap| matches!(overlap, Overlap::Vips { .. }))
         };
         let kept = pipeline.kept().clone();
-        let are_all_here = self
-            .clusters()
-            .all(|cluster| synced.contains(cluster.meta.name.as_str()));
+        let is_complete = self.awaited(synced).ids.is_empty();
         let mut problems = Vec::new();
         let now = now();
         for (cluster, vips) in &mut self.vips {
             let wanted = wanted.get(cluster).map_or(&[][..], Vec::as_slice);
             let mut claims: BTreeMap<ObjectKey, Claim> = wanted
                 .iter()
-                .map(|wanted| claim(cluster, wanted, &kept))
+                .map(|wanted| claim(pipeline, cluster, wanted, &kept))
                 .filter(|(_, claim)| !claim.ips.is_empty() || !is_frozen(cluster))
                 .collect();
             // Imports of clusters that have not sent their objects yet are on their way.
-            let is_here = are_all_here && synced.contains(cluster);
+            let is_here = is_complete && synced.contains(cluster);
             let awaited = kept
                 .iter()
                 .filter(|(key, _)| !is_here && key.cluster == *cluster);
             for (key, kept) in awaited {
-                if let Some(claim) = kept_claim(key, kept) {
+                if let Some(claim) = kept_claim(pipeline, key, kept) {
                     claims.entry(key.clone()).or_insert(claim);
                 }
             }
@@ -382,6 +382,7 @@ impl Federated {
 }
 
 fn claim(
+    pipeline: &Pipeline,
     cluster: &Arc<str>,
     wanted: &Wanted,
     kept: &BTreeMap<ObjectKey, Kept>,
@@ -389,8 +390,8 @@ fn claim(
     let key = import_key(cluster, &wanted.name);
     let ips = kept.get(&key).map(|kept| kept.ips.clone());
     let claim = Claim {
+        created: created(pipeline, cluster, &wanted.name),
         name: wanted.name.clone(),
-        created: None,
         families: wanted.families.clone(),
         ips: ips.unwrap_or_default(),
     };
@@ -398,20 +399,31 @@ fn claim(
 }
 
 /// The claim of an import that is not there, on what it had.
-fn kept_claim(key: &ObjectKey, kept: &Kept) -> Option<Claim> {
+fn kept_claim(pipeline: &Pipeline, key: &ObjectKey, kept: &Kept) -> Option<Claim> {
     let name = portolan_select::import_name(key)?;
     let families = kept.ips.iter().map(|ip| Family::of(*ip));
     Some(Claim {
+        created: created(pipeline, &key.cluster, &name),
         name,
-        created: None,
         families: families.collect(),
         ips: kept.ips.clone(),
     })
 }
 
+/// When the ServiceImport of an import was created; `None` if it is not there, or not ours.
+fn created(pipeline: &Pipeline, cluster: &Arc<str>, name: &ImportName) -> Option<i64> {
+    let key = ObjectKey {
+        cluster: Arc::clone(cluster),
+        namespace: Arc::clone(&name.namespace),
+        name: Arc::clone(&name.name),
+    };
+    let observed = pipeline.catalog().observed_import(&key)?;
+    observed.own.as_ref().and(observed.created)
+}
+
 fn found<'a>(
     cluster: &'a str,
-    allocations: &'a BTreeMap<portolan_federate::imports::ImportName, Allocation>,
+    allocations: &'a BTreeMap<ImportName, Allocation>,
 ) -> impl Iterator<Item = String> + 'a {
     allocations.iter().flat_map(move |(name, allocation)| {
         let problems = allocation.problems.iter();

@@ -148,3 +148,20 @@ async fn an_unusable_client_authority_keeps_the_certificate() {
         "the same certificate is in force"
     );
 }
+
+#[tokio::test]
+async fn a_secret_that_is_usable_again_is_broken_no_longer() {
+    let (api, readiness) = (empty(), Readiness::default());
+    let mut keeper = keeper(&api, &readiness);
+    let (_, health) = keeper.health();
+    let now = SystemTime::now();
+    let look = keeper.look(now).await;
+    keeper.note(look);
+    keeper.note(Err(anyhow::anyhow!("no answer")));
+    assert!(health.is_broken());
+    // The certificate is fresh: nothing is loaded.
+    let look = keeper.look(now).await;
+    keeper.note(look);
+    assert!(!health.is_broken());
+    assert_eq!((health.failures(), health.reloads()), (1, 0));
+}

@@ -25,6 +25,8 @@ use crate::mcs::{Executor, Leading, Works, WriteCounts};
 
 /// The time after which a new kubeconfig that could not be used is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// The most objects of each kind of a cluster: the bound of all kinds of one with an edge controller.
+const MOST_OBJECTS: usize = edge::LIMITS.objects;
 
 /// A cluster that is reached by a kubeconfig.
 #[derive(Clone)]
@@ -267,6 +269,7 @@ impl Supervisor {
         let stats = Arc::new(Stats::holding(holds));
         let options = Options {
             guard: *guard,
+            most_objects: Some(MOST_OBJECTS),
             ..Options::default()
         };
         let contact = SourceContact::Watches(Arc::clone(&stats));

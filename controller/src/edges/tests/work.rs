@@ -23,6 +23,7 @@ fn imports(names: &[(&str, bool)]) -> Event {
             },
             uid: (*name).into(),
             generation: 1,
+            created: None,
             own: is_ours.then(Box::default),
         }),
         problems: Vec::new(),

@@ -105,6 +105,23 @@ async fn what_fails_is_tried_again_ever_more_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn writes_that_fail_hold_up_no_others() {
+    let rig = Rig::new();
+    rig.leading.send_replace(true);
+    // None of the objects is there, and each write is due again before all were tried once.
+    let apply = |number| write(&format!("s{number}"), Action::Apply(json!({})));
+    rig.set((0..300).map(apply).collect());
+    rig.api.requests();
+    sleep(20 * SECOND).await;
+    let requests = rig.api.requests();
+    let mut requests = requests.iter();
+    assert!(
+        requests.any(|request| request.contains("/s299 ")),
+        "the last of 300 has its turn in 15 seconds"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_permitted_is_tried_once_a_minute() {
     let rig = Rig::new();
     let path = "/apis/multicluster.x-k8s.io/v1beta1/namespaces/shop/serviceimports/web";
@@ -113,4 +130,27 @@ async fn what_is_not_permitted_is_tried_once_a_minute() {
     rig.set(vec![write("web", Action::Delete { uid: "u".into() })]);
     assert_eq!(rig.requests_in(59 * SECOND).await, 1);
     assert_eq!(rig.requests_in(60 * SECOND).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_that_cannot_be_listed_again_are_due_later() {
+    let api = FakeApi::default();
+    let path = "/apis/discovery.k8s.io/v1/endpointslices";
+    let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []});
+    api.put(path, list);
+    let work = Work {
+        slices: Some(Arc::default()),
+        ..Work::default()
+    };
+    let mut slices = Slices::default();
+    let client = api.client();
+    assert!(slices.next(&client, &work).await.unwrap().is_none());
+    sleep_until(slices.due().unwrap()).await;
+    api.remove(path);
+    assert!(slices.next(&client, &work).await.is_err());
+    let due = slices.due().unwrap();
+    assert!(due > Instant::now(), "an executor would not pause");
+    // Nor does it once the listing is due and no answer has come.
+    assert!(slices.next(&client, &work).await.unwrap().is_none());
+    assert_eq!(slices.due(), Some(due));
 }

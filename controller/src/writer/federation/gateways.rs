@@ -13,7 +13,7 @@ use super::{Federated, now};
 impl Federated {
     /// Gives exports that other clusters import by gateways a port there.
     ///
-    /// What an export of a cluster has stays while some cluster has not sent its objects: it may import the export. An
+    /// What an export of a cluster has stays while a cluster is waited for: it may import the export. An
     /// export that gets none is a problem of its ServiceExport.
     pub(in crate::writer) fn allocate_ports(
         &mut self,
@@ -23,9 +23,7 @@ impl Federated {
         let Some(mut wanted) = pipeline.wanted_ports() else {
             return;
         };
-        let are_all_here = self
-            .clusters()
-            .all(|cluster| synced.contains(cluster.meta.name.as_str()));
+        let is_complete = self.awaited(synced).ids.is_empty();
         let kept = pipeline.gateway_ports().clone();
         let now = now();
         for (cluster, ports) in &mut self.ports {
@@ -33,7 +31,7 @@ impl Federated {
             ports.set_node_ports(of_nodes.map(|(port, protocol)| (protocol, port)).collect());
             let kept = kept.get(cluster);
             let mut names: BTreeSet<PortName> = wanted.remove(cluster).unwrap_or_default();
-            if !are_all_here {
+            if !is_complete {
                 names.extend(kept.into_iter().flat_map(BTreeMap::keys).cloned());
             }
             let claims = names.into_iter().map(|name| PortClaim {
@@ -88,6 +86,8 @@ impl Federated {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use portolan_catalog::{
         ExportPort, Object, ObjectChange, ObjectKey, Service, ServiceExport, ServiceFacts,
         ServicePort, ServiceType,
@@ -95,7 +95,7 @@ mod tests {
     use portolan_federate::imports::ImportName;
     use portolan_model::{Family, Protocol};
     use portolan_policy::{File, read};
-    use portolan_select::GatewayPorts;
+    use portolan_select::{GatewayPorts, Kept};
 
     use super::*;
 
@@ -209,6 +209,49 @@ spec:
         put(&mut pipeline, export());
         let again = sync(&mut federated, &mut pipeline, &["a", "b"]);
         assert_eq!(again, kept, "nobody else had it meanwhile");
+    }
+
+    #[test]
+    fn what_is_kept_for_a_member_that_never_came_is_free_after_a_while() {
+        let mut federated = Federated {
+            resumed_ports: [("b".into(), ports(20_007))].into(),
+            resumed: [(
+                key("b", "shop", "gone@clusterset"),
+                Kept {
+                    ips: vec![[10, 112, 0, 7].into()],
+                    winner: Some("a".into()),
+                    ..Kept::default()
+                },
+            )]
+            .into(),
+            ..Federated::default()
+        };
+        let mut pipeline = Pipeline::default();
+        // Contact with a cluster that never is lost is not waited for without end either.
+        let text = POLICY.replace("access:", "loss: {staleTTL: 0s}\n  access:");
+        let objects = read(&[File {
+            name: "p.yaml",
+            text: &text,
+        }]);
+        assert_eq!(objects.problems, []);
+        federated.take_policies(&mut pipeline, objects.objects, true);
+        let synced: BTreeSet<Arc<str>> = ["b".into()].into();
+        put(&mut pipeline, Object::Namespace(key("b", "", "shop")));
+        let flush = |federated: &mut Federated, pipeline: &mut Pipeline, seconds| {
+            federated.waited = Duration::from_secs(seconds);
+            federated.tell(pipeline, &synced);
+            federated.allocate(pipeline, &synced);
+            federated.allocate_ports(pipeline, &synced);
+            pipeline.flush();
+            (
+                pipeline.gateway_ports().values().map(BTreeMap::len).sum(),
+                pipeline.kept().len(),
+            )
+        };
+        assert_eq!(flush(&mut federated, &mut pipeline, 0), (1, 1));
+        assert_eq!(flush(&mut federated, &mut pipeline, 329), (1, 1));
+        assert_eq!(flush(&mut federated, &mut pipeline, 330), (0, 0));
+        assert!(federated.awaited(&synced).ids.is_empty());
     }
 
     fn node_port_of(name: &str, protocol: Protocol, number: u16) -> Object {

@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portolan_federate::state::{Phase, Settings, may_serve_without};
+use portolan_federate::state::{Phase, Settings, may_be_late, may_serve_without};
 use portolan_mcs::Awaited;
+use portolan_policy::Cluster;
 use portolan_policy::spec::EndpointSlices;
 use portolan_select::Pipeline;
 
@@ -63,20 +64,36 @@ impl Federated {
 
     /// The members whose objects are not known yet, and that may still be needed.
     pub(in crate::writer) fn awaited(&self, synced: &BTreeSet<Arc<str>>) -> Awaited {
-        let members = self.objects.members().into_values();
-        let away = members.filter(|cluster| !synced.contains(cluster.meta.name.as_str()));
-        let now = now();
-        let needed = away.filter(|cluster| {
-            let status = self.fleet.status(&cluster.id);
-            let last = status.and_then(|status| status.last_contact);
-            let ttl = Settings::new(&self.loss, cluster).stale_ttl;
-            // One that this process never heard of may only be late.
-            let since = last.unwrap_or(self.began);
-            !may_serve_without(Some(since), ttl, now)
-        });
+        let away = self.away(synced).into_iter();
+        let needed = away.filter(|cluster| self.is_awaited(cluster));
         let ids = needed
             .map(|cluster| Arc::from(cluster.id.as_str()))
             .collect();
         Awaited { ids }
+    }
+
+    /// The names of the members whose objects are not known, and that are not waited for any more.
+    pub(super) fn given_up(&self, synced: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
+        let away = self.away(synced).into_iter();
+        let missing = away.filter(|cluster| !self.is_awaited(cluster));
+        missing
+            .map(|cluster| Arc::from(cluster.meta.name.as_str()))
+            .collect()
+    }
+
+    /// The members whose objects are not known.
+    fn away(&self, synced: &BTreeSet<Arc<str>>) -> Vec<&Cluster> {
+        let members = self.objects.members().into_values();
+        let away = members.filter(|cluster| !synced.contains(cluster.meta.name.as_str()));
+        away.collect()
+    }
+
+    fn is_awaited(&self, cluster: &Cluster) -> bool {
+        let status = self.fleet.status(&cluster.id);
+        let ttl = Settings::new(&self.loss, cluster).stale_ttl;
+        match status.and_then(|status| status.last_contact) {
+            Some(last) => !may_serve_without(Some(last), ttl, now()),
+            None => may_be_late(ttl, self.waited),
+        }
     }
 }
