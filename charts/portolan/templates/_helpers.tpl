@@ -118,7 +118,7 @@ are empty lists; the items of lists are joined by commas. */}}
 
 {{/* `true` if a listen address is on loopback. */}}
 {{- define "portolan.isLoopback" -}}
-{{- if regexMatch "^(127\\.|\\[::1\\]|localhost:)" . -}}true{{- end -}}
+{{- if regexMatch "^(127\\.|\\[::1\\])" . -}}true{{- end -}}
 {{- end -}}
 
 {{/* The host of a probe at a listen address: that of the address, empty if that stands for all addresses. */}}

@@ -144,6 +144,9 @@ are in values.schema.json. */}}
 {{- if and (eq $v.agent.dataplane "auto") (eq (include "portolan.takeover" .) "kube-proxy") -}}
 {{- fail "agent.dataplane auto takes over from no kube-proxy: name ipvs or nftables, or set agent.takeover to none" -}}
 {{- end -}}
+{{- if and (ne (include "portolan.namePrefix" .) "KUBE") (eq (include "portolan.takeover" .) "kube-proxy") -}}
+{{- fail "agent.kernel.namePrefix is not KUBE: a takeover from kube-proxy needs its names; set agent.takeover to none" -}}
+{{- end -}}
 {{- if and $v.agent.prepare.checkOnly (ne $v.agent.cleanup.mode "none") -}}
 {{- fail "agent.prepare.checkOnly changes nothing, but agent.cleanup.mode does; set one of them" -}}
 {{- end -}}

@@ -25,13 +25,19 @@ podAntiAffinity:
   {{- end }}
 {{- end -}}
 
-{{/* The environment of the controller: the API server's address, where Services may not work yet. */}}
+{{/*
+The environment of the controller: the API server's address, where Services may not work yet. In mode dns a silent API server
+is no reason for the last answers to go away; extraArgs may set the flag.
+*/}}
 {{- define "portolan.controller.env" -}}
 {{- $address := include "portolan.apiServer" . | splitList " " }}
 {{- $env := list }}
 {{- if and (eq (len $address) 2) (ne .Values.mode "controller") }}
 {{- $env = append $env (dict "name" "KUBERNETES_SERVICE_HOST" "value" (index $address 0)) }}
 {{- $env = append $env (dict "name" "KUBERNETES_SERVICE_PORT" "value" (index $address 1)) }}
+{{- end }}
+{{- if eq .Values.mode "dns" }}
+{{- $env = append $env (dict "name" "PORTOLAN_SOURCE_TIMEOUT" "value" "0s") }}
 {{- end }}
 {{- with .Values.dns.etcd.userSecret }}
 {{- $env = append $env (dict "name" "DNS_ETCD_USER" "valueFrom" (dict "secretKeyRef" (dict "name" . "key" "username"))) }}
@@ -43,6 +49,14 @@ podAntiAffinity:
 env:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* The admin port in a Service. */}}
+{{- define "portolan.controller.metricsPort" -}}
+- name: metrics
+  port: {{ .Values.controller.ports.admin }}
+  targetPort: metrics
+  protocol: TCP
 {{- end -}}
 
 {{/* Mounts of volumes. Input: maps of path, source and writable by name. */}}
