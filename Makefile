@@ -84,9 +84,10 @@ bench-relay: ## Measure one change through two tiers of relays to 40,000 agents;
 	target/release/portolan-bench-stream relay $(BENCH_FLAGS)
 
 .PHONY: lint
-lint: ## Check format, licence lines and lints
+lint: ## Check format, licence lines, actions of workflows and lints
 	cargo fmt --all --check
 	.ci/spdx
+	.ci/actions
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 .PHONY: deny
@@ -137,7 +138,7 @@ images: ## Build the images of controller and agent into target/images, twice, a
 	images/sbom $(IMAGES_OUT)
 	images/sbom --check $(IMAGES_OUT)
 	crane=$$(e2e/tools/build crane | tail -n 1) && \
-	for name in controller agent; do "$$crane/crane" validate --tarball $(IMAGES_OUT)/portolan-$$name.tar || exit 1; done
+	for name in controller agent; do "$$crane/crane" validate --fast --tarball $(IMAGES_OUT)/portolan-$$name.tar || exit 1; done
 	images/check-push $(IMAGES_OUT)
 
 .PHONY: bench-agent

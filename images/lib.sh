@@ -77,5 +77,5 @@ unpack_image() {
     tar -C "$2/oci" -xf "$1"
     manifest=$(blob "$2/oci" "$(manifest_digest "$2/oci")")
     LAYER=$(blob "$2/oci" "$(jq -r '.layers[0].digest' "$manifest")")
-    tar -C "$2/root" -xzpf "$LAYER"
+    tar -C "$2/root" --zstd -xpf "$LAYER"
 }
