@@ -4,6 +4,9 @@
 # A job is a line "LANE NAME SECONDS TEST...": the test files that one process, or one guest, runs in
 # turn. SECONDS, measured on two cores, only orders the jobs: the longest begins first. A test is "FILE" or
 # "FILE:ARGUMENT,ARGUMENT..." with arguments of the test harness.
+# Jobs that measure times and shares of processors: each runs alone, after all others.
+ALONE='^(servers (security|browser)|netns userspace) '
+
 jobs_pure() {
     echo "pure unit 80 @unit"
     echo "pure director 10 examples explain files importers properties schema"

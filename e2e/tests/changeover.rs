@@ -13,7 +13,7 @@ use portolan_e2e::ask::address;
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{ports, service, slices};
-use portolan_e2e::rig::{Connection, Family, Host, Load, LoadConfig, Protocol};
+use portolan_e2e::rig::{Connection, Family, Host, Load, LoadConfig, Protocol, evidence};
 use portolan_e2e::wait::{retry, wait_for, wait_with_pauses};
 use serde_json::json;
 
@@ -142,7 +142,11 @@ impl Clients {
 fn assert_open(when: &str, open: &mut [(String, String, Connection)]) {
     for (what, name, connection) in open {
         let answer = connection.ask();
-        let answer = answer.unwrap_or_else(|error| panic!("{when}: {what}, {name}: {error}"));
+        let answer = answer.unwrap_or_else(|error| {
+            let port = connection.local_address().unwrap().port();
+            let lines = evidence::of_port(port).join("\n    ");
+            panic!("{when}: {what} from port {port}, {name}: {error}\n    {lines}")
+        });
         let is_same = answer.name == *name || what.starts_with("Udp");
         assert!(is_same, "{when}: {what}: {name}, now {}", answer.name);
     }

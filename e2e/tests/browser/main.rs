@@ -39,7 +39,7 @@ const PAGES: [(&str, &str); 8] = [
     ("", "5000 of 5000 connected nodes"),
     ("nodes?sort=lag&order=descending", "5000 in all"),
     ("node?name=node-0007", "Changes that the kernel lacks"),
-    ("services?sort=destinations", "10003 in all"),
+    ("services?sort=destinations", "10007 in all"),
     (
         "service?namespace=shop&name=web-00007&node=node-0007",
         "1 destination on node-0007",
@@ -180,15 +180,36 @@ const FIRST_CONTENT: &str = "new Promise((resolve) => {
     new PerformanceObserver((list) => seen(list.getEntries())).observe({ type: 'paint', buffered: true });
 })";
 
-/// Publishes a Service while the overview is shown, and measures from the last acknowledgement until the page shows
-/// that all nodes have it.
-fn a_change_appears(
+/// Changes whose times are measured. The median is not that of a moment in which the browser had no processor.
+const CHANGES: usize = 5;
+
+/// Publishes Services while the overview is shown, and measures from the last acknowledgement until the page shows that
+/// all nodes have each.
+fn changes_appear(
     browser: &mut Browser,
     controller: &Controller,
     objects: &Path,
     progress: &agents::Progress,
 ) {
     browser.open(&controller.page("")).unwrap();
+    let mut took: Vec<f64> = (0..CHANGES)
+        .map(|number| a_change_appears(browser, objects, progress, number))
+        .collect();
+    took.sort_by(f64::total_cmp);
+    let median = took[CHANGES / 2];
+    let goal = Some(Goal::AtMost(SECOND_MS));
+    figure("status_page_change", median, "ms", goal);
+    assert!(median <= SECOND_MS, "{took:?} ms until changes were shown");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// The time in milliseconds until a change is shown.
+fn a_change_appears(
+    browser: &mut Browser,
+    objects: &Path,
+    progress: &agents::Progress,
+    number: usize,
+) -> f64 {
     let newest = "Number(document.querySelector('#main tbody td').textContent)";
     let before = browser.evaluate(newest).unwrap().as_u64().unwrap();
     let expression = format!(
@@ -203,21 +224,14 @@ fn a_change_appears(
     );
     let shown = browser.begin(&expression).unwrap();
     let goal = progress.acknowledged.load(Ordering::Relaxed) + AGENTS as u64;
-    fs::write(objects.join("later.yaml"), service(SERVICES)).unwrap();
+    let file = objects.join(format!("later-{number}.yaml"));
+    fs::write(file, service(SERVICES + 2 + number)).unwrap();
     wait_for("acknowledgements of all agents", LIMIT, || {
         (progress.acknowledged.load(Ordering::Relaxed) >= goal).then_some(())
     })
     .unwrap();
     let shown = browser.value(shown).unwrap().as_f64().unwrap();
-    let took = shown - progress.last_ms.load(Ordering::Relaxed) as f64;
-    figure(
-        "status_page_change",
-        took,
-        "ms",
-        Some(Goal::AtMost(SECOND_MS)),
-    );
-    assert!(took <= SECOND_MS, "{took} ms until the change was shown");
-    assert_eq!(browser.complaints(), [""; 0]);
+    shown - progress.last_ms.load(Ordering::Relaxed) as f64
 }
 
 /// The means of the test find what they are to find: words on the console, scripts that the policy forbids, and pages
@@ -337,7 +351,7 @@ fn the_status_page_in_a_browser() {
     })
     .unwrap();
     faults_are_found(&mut browser, &controller, &axe);
-    a_change_appears(&mut browser, &controller, &objects, &progress);
+    changes_appear(&mut browser, &controller, &objects, &progress);
     pages_load_fast(&mut browser, &controller);
     pages_work_without_scripts(&mut browser, &controller);
     pages_can_be_used_by_all(&mut browser, &controller, &axe);

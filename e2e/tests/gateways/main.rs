@@ -8,13 +8,15 @@ mod large;
 mod segments;
 mod world;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use portolan_e2e::cluster::PATIENT;
+use portolan_e2e::cluster::{EchoPod, PATIENT};
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::rig::Load;
-use portolan_e2e::rig::{Family, LoadConfig, Protocol, RequestError};
+use portolan_e2e::rig::{
+    Answer, Connection, Family, Load, LoadConfig, Protocol, RequestError, evidence,
+};
 use portolan_e2e::wait::wait_for;
 
 use large::Large;
@@ -22,6 +24,9 @@ use world::World;
 
 /// The time after which a connection that is dropped counts as such.
 const DROPPED: Duration = Duration::from_secs(2);
+
+/// The time for an answer; shorter than the kernels keep the state of a connection that is not answered.
+const ANSWERED: Duration = Duration::from_secs(30);
 
 #[test]
 fn gateways_of_nftables() {
@@ -90,7 +95,7 @@ fn connections_reach_the_other_cluster(world: &World) {
             for protocol in Protocol::ALL {
                 let mut met = std::collections::BTreeSet::new();
                 for _ in 0..60 {
-                    let answer = visitor.pod.request(protocol, vip, PATIENT).unwrap();
+                    let answer = ask(visitor, protocol, vip);
                     assert!(
                         sources.contains(&answer.source),
                         "{answer:?} of {sources:?}"
@@ -102,6 +107,18 @@ fn connections_reach_the_other_cluster(world: &World) {
             }
         }
     }
+}
+
+/// An answer to a request from a port of its own, by which the kernels' state of it is found.
+fn ask(from: &EchoPod, protocol: Protocol, to: SocketAddr) -> Answer {
+    static PORT: AtomicU16 = AtomicU16::new(30_000);
+    let port = PORT.fetch_add(1, Ordering::Relaxed);
+    let ask = || Connection::open_from(port, protocol, to, ANSWERED)?.ask();
+    let answer = from.pod.namespace().run(ask).unwrap();
+    answer.unwrap_or_else(|error| {
+        let lines = evidence::of_port(port).join("\n    ");
+        panic!("{protocol:?} from port {port} to {to}: {error}\n    {lines}")
+    })
 }
 
 /// 100 kB from a pod with a link of 1,500 bytes over a LAN of 1,300.
