@@ -433,14 +433,14 @@ fn is_tcp() -> Rule {
 }
 
 /// Whether the first register has any of these bits.
-fn has_bits(bits: u32) -> [Expression; 2] {
+pub(crate) fn has_bits(bits: u32) -> [Expression; 2] {
     [
         Expression::bitwise(Register::FIRST, &bits.to_ne_bytes(), &[0; 4]),
         Expression::compare(Register::FIRST, Operator::NotEqual, &[0; 4]),
     ]
 }
 
-fn is_translated() -> Rule {
+pub(crate) fn is_translated() -> Rule {
     let mut rule = vec![Expression::ct(Ct::Status, Register::FIRST)];
     rule.extend(has_bits(Ct::STATUS_DNAT));
     rule

@@ -4,24 +4,29 @@
 //!
 //! IPVS selects the virtual servers of short circuits by marks, which rules in `mangle` give to packets. A
 //! packet whose destination our nat chains have translated must not have such a mark: IPVS would choose
-//! another destination for it. So new connections lose it in between.
+//! another destination for it. So it loses the mark after them.
+//!
+//! A packet that they have not translated keeps its mark: IPVS would not know it without, and the node refuse it. So
+//! the translation alone decides, also for packets that are on their way while the chains come or go.
 
 use std::sync::Arc;
 
 use portolan_netlink::nftables::{
-    Base, Chain, ChainKind, Ct, Expression, Hook, Meta, Operator, Register, Request, Rule,
-    TableContent,
+    Base, Chain, ChainKind, Ct, Expression, Hook, Meta, Register, Request, Rule, TableContent,
 };
 
-/// Between `mangle` of iptables, at -150, and our nat chains.
-const PRIORITY: i32 = -120;
+use crate::rules::{has_bits, is_translated};
+
+/// After our nat chains, at -101, and before IPVS selects a virtual server for packets of the node, at -98 (kernel:
+/// `ip_vs_ops4`).
+const PRIORITY: i32 = -99;
 
 const HOOKS: [(&str, Hook); 2] = [
-    ("unmark-in", Hook::Prerouting),
-    ("unmark-out", Hook::Output),
+    ("clear-marks-in", Hook::Prerouting),
+    ("clear-marks-out", Hook::Output),
 ];
 
-/// Adds chains that take bits from the marks of packets of new connections.
+/// Adds chains that take bits from the marks of new connections with a translated destination.
 pub fn unmark(content: &mut TableContent, bits: u32) {
     for (chain, rule) in chains(bits) {
         let name = Arc::clone(&chain.name);
@@ -55,14 +60,14 @@ fn chains(bits: u32) -> [(Chain, Rule); 2] {
             base: Some(base),
         };
         let first = Register::FIRST;
-        let rule = vec![
-            Expression::ct(Ct::State, first),
-            Expression::bitwise(first, &Ct::STATE_NEW.to_ne_bytes(), &[0; 4]),
-            Expression::compare(first, Operator::NotEqual, &[0; 4]),
+        let mut rule = vec![Expression::ct(Ct::State, first)];
+        rule.extend(has_bits(Ct::STATE_NEW));
+        rule.extend(is_translated());
+        rule.extend([
             Expression::meta(Meta::Mark, first),
             Expression::bitwise(first, &(!bits).to_ne_bytes(), &[0; 4]),
             Expression::set_mark(first),
-        ];
+        ]);
         (chain, rule)
     })
 }

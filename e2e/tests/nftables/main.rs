@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod marks;
 mod ranges;
 mod removal;
 mod takeover;
