@@ -5,7 +5,7 @@
 # turn. SECONDS, measured on two cores, only orders the jobs: the longest begins first. A test is "FILE" or
 # "FILE:ARGUMENT,ARGUMENT..." with arguments of the test harness.
 # Jobs that measure times and shares of processors: each runs alone, after all others.
-ALONE='^(servers (security|browser)|netns userspace) '
+ALONE='^(servers (security|browser)|netns (userspace|nftables|edge)) '
 
 jobs_pure() {
     echo "pure unit 80 @unit"
@@ -22,7 +22,8 @@ jobs_netns() {
     echo "netns userspace 15 userspace"
     echo "netns service 10 service"
     echo "netns clusters 15 clusters"
-    echo "netns multicluster 160 multicluster"
+    echo "netns multicluster 160 multicluster:--skip,an_edge_serves_imports"
+    echo "netns edge 30 multicluster:an_edge_serves_imports"
     echo "netns gateways 40 gateways:--skip,gateways_of_ipvs"
     [ -z "$ALL" ] || echo "netns package 500 @package"
     echo "netns rig 10 rig_smoke:--skip,a_virtual_server_made_by_hand_forwards,--skip,hairpin_needs_masquerade"

@@ -147,7 +147,11 @@ fn a_load_counts_answers_and_failures() {
     let [a, b, _] = &cluster.pods;
     let server = b.serve(Protocol::Tcp, PORT).unwrap();
     let targets = [b.socket(Family::V4, PORT), b.socket(Family::V6, PORT)];
-    let load = Load::start(a, &targets, LoadConfig::default()).unwrap();
+    let config = LoadConfig {
+        timeout: Duration::from_secs(10),
+        ..LoadConfig::default()
+    };
+    let load = Load::start(a, &targets, config).unwrap();
     wait_for("answers", PATIENT, || (load.answered() >= 20).then_some(())).unwrap();
     assert_eq!(load.failed(), 0);
     server.stop();

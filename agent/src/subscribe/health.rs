@@ -285,7 +285,7 @@ mod tests {
         all
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn all_is_told_first_and_then_what_has_changed() {
         let both = [State::Up, State::Down];
         let health = Health::from_iter([

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use etcd_client::{Client, GetOptions};
 use portolan_dns::skydns::{ExportConfig, Layout, export};
 use portolan_dns::{Kind, NamesChange, Service, ServiceKey, SharedZone, Zone, ZoneConfig};
 use portolan_e2e::lane::missing;
+use portolan_e2e::ports;
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
 
@@ -36,16 +36,9 @@ impl Drop for Etcd {
     }
 }
 
-/// Free ports, all held until the last one is found.
+/// Ports that no other process takes, also while a member is restarted.
 fn free_ports(members: usize) -> Result<Vec<Ports>> {
-    let mut held = Vec::new();
-    let mut free = || -> Result<u16> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let port = listener.local_addr()?.port();
-        held.push(listener);
-        Ok(port)
-    };
-    (0..members).map(|_| Ok([free()?, free()?])).collect()
+    (0..members).map(|_| Ok(ports::reserve()?)).collect()
 }
 
 fn start(data: &tempfile::TempDir, index: usize, cluster: &[Ports]) -> Result<Child> {

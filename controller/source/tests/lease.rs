@@ -83,7 +83,7 @@ impl Office {
         let token = CancellationToken::new();
         let config = LeaseConfig {
             duration,
-            renew_deadline: duration / 2,
+            renew_deadline: duration * 3 / 4,
             retry: Duration::from_millis(200),
             ..LeaseConfig::new("default", "writers", name)
         };
@@ -115,13 +115,13 @@ fn there_is_one_writer_at_a_time_and_always_another() {
 }
 
 async fn contest(servers: &Servers) {
-    let short = Duration::from_secs(4);
+    let short = Duration::from_secs(8);
     let mut office = Office::open(servers).await;
     let first = office.contend("first", short);
     assert_eq!(office.next_writer().await, "first");
     let second = office.contend("second", short);
     // Longer than a Lease is valid: it is renewed.
-    let nobody = timeout(2 * short, office.began.recv()).await;
+    let nobody = timeout(short * 5 / 4, office.began.recv()).await;
     assert!(nobody.is_err(), "{nobody:?}");
 
     // Killed: the other has to wait until the Lease has run out.
@@ -130,8 +130,8 @@ async fn contest(servers: &Servers) {
     assert_eq!(office.next_end().await, "first");
     assert_eq!(office.next_writer().await, "second");
     let waited = killed.elapsed();
-    // The last renewal was up to a retry before.
-    assert!(waited > short - Duration::from_secs(1), "{waited:?}");
+    // A writer renews within three quarters of it.
+    assert!(waited > short / 4, "{waited:?}");
 
     // Stopped: the next need not wait.
     let third = office.contend("third", Duration::from_secs(600));

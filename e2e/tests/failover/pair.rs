@@ -17,7 +17,7 @@ const PORT: u16 = 8080;
 /// Connections that are open while a director dies.
 pub(super) const LONG: usize = 50;
 /// Time for one question.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How connections outlive their director.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::pair::{LONG, Pair, Survival, TIMEOUT, VIP, socket, start_agent, vip};
 
 /// Asks the agent whether the kernel has the newest table, as the example of the package does.
 const HEALTHY: &str =
-    "/usr/bin/curl --silent --fail --max-time 2 --output /dev/null http://127.0.0.1:10256/healthz";
+    "/usr/bin/curl --silent --fail --max-time 8 --output /dev/null http://127.0.0.1:10256/healthz";
 const TRACKED: &str = "track_script {\n        portolan\n    }\n";
 /// A connection that began this long before a switch may be open as it begins.
 const IN_FLIGHT: Duration = Duration::from_millis(500);
@@ -120,7 +120,7 @@ fn configuration(pair: &Pair, way: Way, number: usize) -> String {
     format!(
         "global_defs {{\n    enable_script_security\n    script_user root\n{fifo}}}\n\
          vrrp_script portolan {{\n    script \"{HEALTHY}\"\n    \
-         interval 1\n    timeout 3\n    fall 2\n    rise 1\n}}\n\
+         interval 1\n    timeout 9\n    fall 2\n    rise 1\n}}\n\
          vrrp_instance directors {{\n    state BACKUP\n    interface eth0\n    version 3\n    \
          virtual_router_id 51\n    priority {}\n    advert_int 0.3\n    \
          virtual_ipaddress {{\n        {address}/32 dev eth0\n    }}\n    \

@@ -38,7 +38,7 @@ pub(super) fn balancer(backend: SocketAddr, selector: &str) -> String {
         "apiVersion: portolan.dev/v1alpha1\nkind: LoadBalancer\nmetadata: {{name: web}}\nspec:\n  \
          frontends: [{{addresses: [192.0.2.1], port: 80}}]\n  \
          backends: [{{address: {}, port: {}}}]\n  \
-         checks: [{{interval: 200ms, timeout: 100ms, fall: 2, rise: 1, tcp: {{}}}}]\n{selector}",
+         checks: [{{interval: 200ms, timeout: 5s, fall: 2, rise: 1, tcp: {{}}}}]\n{selector}",
         backend.ip(),
         backend.port()
     )

@@ -158,6 +158,7 @@ fn another_gateway_takes_over(world: &World) {
     let config = LoadConfig {
         workers: 2,
         pause: Duration::from_millis(5),
+        timeout: Duration::from_secs(10),
         ..LoadConfig::default()
     };
     let load = Load::start(&world.visitor.pod, &[vip], config.clone()).unwrap();

@@ -334,7 +334,7 @@ impl World {
             workers: WORKERS,
             limit: limit / WORKERS,
             pause,
-            ..LoadConfig::default()
+            timeout: Duration::from_secs(10),
         };
         Load::start(&visitor.pod, &[vip], config).unwrap()
     }

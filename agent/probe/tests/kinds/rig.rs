@@ -34,12 +34,12 @@ pub(crate) async fn run(check: &Check, address: SocketAddr) -> Outcome {
     probe(check, &Target::at(address), &Context::default()).await
 }
 
-/// Probes, and expects the failure to come with the timeout, not long after it.
+/// Probes, and expects the failure to come with the timeout, not when the other side has ended.
 pub(crate) async fn times_out(probe: Probe, address: SocketAddr) {
     let begin = Instant::now();
     let outcome = run(&short(probe), address).await;
     assert_eq!(outcome, Outcome::fail("not done within 500ms"));
-    assert!(begin.elapsed() < SHORT * 6, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < SHORT * 40, "{:?}", begin.elapsed());
 }
 
 /// The reason of a failure.

@@ -249,7 +249,7 @@ async fn a_token_is_replaced_before_the_stream_ends_for_it() {
     let server = Server::with(signer.authentication(), Duration::ZERO).await;
     let dir = server.agent_dir("x");
     let path = dir.path().join("token");
-    fs::write(&path, signer.token(Duration::from_secs(2))).unwrap();
+    fs::write(&path, signer.token(Duration::from_secs(6))).unwrap();
     let mut agent = server.agent(dir.path(), Some(path.clone()));
     agent.table(|_| true).await;
     fs::write(&path, signer.token(HOUR)).unwrap();

@@ -106,7 +106,7 @@ async fn health_is_the_readiness_and_needs_no_identity() {
 #[tokio::test]
 async fn a_connection_with_health_alone_is_closed_like_any_without_an_agent() {
     let limits = Limits {
-        admission_timeout: Duration::from_millis(200),
+        admission_timeout: Duration::from_secs(2),
         ..Limits::default()
     };
     let server = Server::start(Authentication::Required(None), limits).await;
@@ -123,7 +123,7 @@ async fn a_connection_with_reflection_alone_is_closed_like_any_without_an_agent(
     let verifier = Arc::new(verifier("", &[&signer]));
     let authentication = Authentication::Required(Some(verifier));
     let limits = Limits {
-        admission_timeout: Duration::from_millis(200),
+        admission_timeout: Duration::from_secs(2),
         ..Limits::default()
     };
     let server = Server::start(authentication, limits).await;

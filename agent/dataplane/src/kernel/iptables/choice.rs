@@ -188,8 +188,8 @@ async fn write(directory: &Path, variant: &str, deadline: Duration) -> Result<()
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
 
+    use super::super::tests::write_program;
     use super::super::tools::AT_START;
     use super::*;
 
@@ -201,8 +201,7 @@ mod tests {
                 (restore_command(family, variant), deed.to_owned()),
             ] {
                 let path = directory.join(name);
-                fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+                write_program(&path, &format!("#!/bin/sh\n{script}\n"));
             }
         }
     }

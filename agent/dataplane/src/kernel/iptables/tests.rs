@@ -108,10 +108,18 @@ fn our_jump_goes_next_to_a_foreign_one_and_a_single_one_stays() {
     assert_eq!(second_jumps(&ours(), &saved[2..]), "");
 }
 
+/// Writes a program in a child: one that another thread starts meanwhile would inherit the open file, and Linux runs no
+/// program that is open for writing.
+pub(super) fn write_program(path: &Path, text: &str) {
+    let write = r#"printf '%s' "$2" >"$1" && chmod 755 "$1""#;
+    let mut shell = std::process::Command::new("sh");
+    let written = shell.args(["-c", write, "sh"]).arg(path).arg(text).status();
+    assert!(written.unwrap().success());
+}
+
 /// Scripts in place of the tools: restored rules are printed as saved. While a file `hang` exists they do
 /// not end, and write their process number to `hanging`.
 fn scripts() -> tempfile::TempDir {
-    use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path().display();
     let hang = format!("[ -e {here}/hang ] && {{ echo $$ >{here}/hanging; exec sleep 600; }}");
@@ -123,9 +131,7 @@ fn scripts() -> tempfile::TempDir {
         ("iptables-restore", format!("cat >{here}/rules")),
     ] {
         let path = directory.path().join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{hang}\n{deed}\n")).unwrap();
-        let executable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(path, executable).unwrap();
+        write_program(&path, &format!("#!/bin/sh\n{hang}\n{deed}\n"));
     }
     directory
 }
@@ -169,7 +175,7 @@ async fn tool_that_works_has_more_time() {
     // Without a program of its own: the time of a child counts when it has ended.
     let works = "#!/bin/sh\nread began _ </proc/uptime\nnow=$began\n\
         while [ $((${now%.*} - ${began%.*})) -lt 4 ]; do read now _ </proc/uptime; done\necho '*nat'\n";
-    std::fs::write(save, works).unwrap();
+    write_program(&save, works);
     let mut tools = Tools::of(directory.path(), PROMPT);
     let start = Instant::now();
     assert_eq!(tools.save(Family::V4).await.unwrap(), ["*nat"]);
@@ -229,7 +235,7 @@ async fn rules_do_without_the_one_that_the_kernel_refuses() {
         "#!/bin/sh\ncat >{here}/input\nif grep -q TCPMSS {here}/input; then echo {refusal} >&2; exit 1; fi\n\
          mv {here}/input {here}/rules\n"
     );
-    std::fs::write(&restore, refuses).unwrap();
+    write_program(&restore, &refuses);
     let record = directory.path().join("rules.json");
     let tools = || Tools::of(directory.path(), PROMPT);
     let mut iptables = Iptables::with(tools(), Some(record.clone()));
@@ -247,21 +253,23 @@ async fn rules_do_without_the_one_that_the_kernel_refuses() {
     // The next run tries again.
     let mut next = Iptables::with(tools(), Some(record));
     assert_eq!(next.observe().await, BTreeMap::new());
-    std::fs::write(&restore, works).unwrap();
+    write_program(&restore, &works);
     write(&mut next).await.unwrap();
     next.settle().await.unwrap();
     let rules = std::fs::read_to_string(directory.path().join("rules")).unwrap();
     assert!(rules.contains("--match-set KUBE-REMOTE dst,dst -j TCPMSS --clamp-mss-to-pmtu"));
     assert_eq!(next.observe().await, in_place);
     // Other refusals are failures.
-    std::fs::write(&restore, format!("#!/bin/sh\necho {refusal} >&2; exit 1\n")).unwrap();
+    write_program(
+        &restore,
+        &format!("#!/bin/sh\necho {refusal} >&2; exit 1\n"),
+    );
     let error = write(&mut next).await.unwrap_err().to_string();
     assert!(error.ends_with(refusal), "{error}");
 }
 
 /// Scripts of both variants that note their runs in a file, with the default as links to one of them.
 fn noting(directory: &Path) {
-    use std::os::unix::fs::PermissionsExt as _;
     let runs = directory.join("runs");
     for variant in ["nft", "legacy"] {
         for family in ["iptables", "ip6tables"] {
@@ -272,9 +280,7 @@ fn noting(directory: &Path) {
                     "#!/bin/sh\n[ {deed} = save ] || cat >/dev/null\necho {name} >>{}\n",
                     runs.display()
                 );
-                std::fs::write(&path, script).unwrap();
-                let executable = std::fs::Permissions::from_mode(0o755);
-                std::fs::set_permissions(&path, executable).unwrap();
+                write_program(&path, &script);
                 if variant == "nft" {
                     let link = directory.join(format!("{family}-{deed}"));
                     std::os::unix::fs::symlink(&path, link).unwrap();

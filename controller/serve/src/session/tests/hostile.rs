@@ -105,7 +105,7 @@ async fn messages_that_are_too_large_end_only_their_own_stream() {
 #[tokio::test]
 async fn a_connection_without_an_agent_does_not_stay() {
     let limits = Limits {
-        admission_timeout: Duration::from_millis(300),
+        admission_timeout: Duration::from_secs(2),
         ..Limits::default()
     };
     let mut secure = Secure::start(limits, HOUR).await;
@@ -140,7 +140,7 @@ async fn there_is_an_end_to_connections() {
 #[tokio::test]
 async fn plaintext_has_the_same_limits() {
     let limits = Limits {
-        admission_timeout: Duration::from_millis(300),
+        admission_timeout: Duration::from_secs(2),
         ..Limits::default()
     };
     let server = Server::with(crate::ServeConfig::default(), None, limits).await;
@@ -152,7 +152,7 @@ async fn plaintext_has_the_same_limits() {
 #[tokio::test]
 async fn a_connection_does_not_outlive_its_stream_for_long() {
     let limits = Limits {
-        admission_timeout: Duration::from_millis(300),
+        admission_timeout: Duration::from_secs(2),
         connections: 1,
         ..Limits::default()
     };
