@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::process::Command;
 use std::time::Duration;
 
@@ -94,13 +95,17 @@ impl Clients {
         Self { ways, loads }
     }
 
-    /// A connection of each kind, with the pod that answers.
-    fn open(&self) -> Vec<(String, String, Connection)> {
+    /// A connection of each kind, with the pod that answers. Their ports are none that the loads get: IPVS finds a connection
+    /// by client and endpoint alone, so that it takes answers for those of a later one from the same port to another
+    /// address of the endpoint.
+    fn open(&self, ports: &mut Range<u16>) -> Vec<(String, String, Connection)> {
         let mut open = Vec::new();
         for (from, targets) in &self.ways {
             for protocol in Protocol::ALL {
                 for to in targets {
-                    let mut connection = from.connect(protocol, *to, PROMPT).unwrap();
+                    let port = ports.next().unwrap();
+                    let connect = || Connection::open_from(port, protocol, *to, PROMPT);
+                    let mut connection = from.namespace().run(connect).unwrap().unwrap();
                     let name = connection.ask().unwrap().name;
                     let what = format!("{protocol:?} {} -> {to}", from.name());
                     open.push((what, name, connection));
@@ -243,7 +248,9 @@ fn a_node_changes_over_and_back_without_a_failed_request() {
     }
     let (mut cluster, _pods, visitor) = cluster();
     let clients = Clients::start(&cluster, &visitor, &families);
-    let mut open = clients.open();
+    // Below those that connections get.
+    let mut ports = 20_000..30_000;
+    let mut open = clients.open(&mut ports);
     clients.wait_for_more("on ipvs");
 
     restart(&mut cluster, "nftables", false, &[]);
@@ -275,7 +282,7 @@ fn a_node_changes_over_and_back_without_a_failed_request() {
     .unwrap_or_else(|error| panic!("{error}: {:#?}", of_ipvs(node, &families)));
     clients.wait_for_more("without ipvs");
 
-    let mut open = clients.open();
+    let mut open = clients.open(&mut ports);
     restart(&mut cluster, "ipvs", false, &[]);
     let node = cluster.rig.node(0);
     wait_with_pauses("the tables to go", PATIENT, pause, || {
