@@ -58,7 +58,7 @@ impl<D: Dataplane> Reconciler<D> {
     /// Without a usable mark, what needs one is refused; all else is served.
     ///
     /// # Errors
-    /// If no mark can be used while rules of ours are in the kernel: what they mark stays as it is.
+    /// If no mark can be used while sets of ours in the kernel give marks to packets: what they mark stays as it is.
     pub(crate) async fn choose_marks(
         &mut self,
         observed: &KernelState,
@@ -74,7 +74,7 @@ impl<D: Dataplane> Reconciler<D> {
         }
         let (mask, choice) = match self.dataplane.choose_marks(&self.config).await {
             Ok(mask) => (mask, MarkChoice::Made),
-            Err(error) if observed.has_rules(&self.config.names) => return Err(error.into()),
+            Err(error) if observed.maps_marks(&self.config.names) => return Err(error.into()),
             Err(error) => {
                 let (error, at) = (error.to_string(), Instant::now());
                 (MarkMask::NONE, MarkChoice::Refused { error, at })

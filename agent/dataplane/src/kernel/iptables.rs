@@ -139,13 +139,29 @@ impl Iptables {
             Err(error @ DataplaneError::Command { .. }) if rules.clamps() => {
                 let others = rules.without_clamp();
                 self.tools.restore(family, &input(&others, before)).await?;
-                self.say_unclamped(family, &error);
+                self.write_clamped(family, rules, &error).await?;
             }
             Ok(()) => drop(self.unclamped.remove(&family)),
             failed => return failed,
         }
         // Those that were asked for: nobody asks for them again.
         self.fresh.insert(family, rules.clone());
+        Ok(())
+    }
+
+    /// Writes all rules once more, after those without a clamp were written: the tool may have failed for another reason,
+    /// such as a lock that somebody held, and these rules are not asked for again.
+    async fn write_clamped(
+        &mut self,
+        family: Family,
+        rules: &Rules,
+        first: &DataplaneError,
+    ) -> Result<(), DataplaneError> {
+        let before = self.tools.save(family).await?;
+        match self.tools.restore(family, &input(rules, &before)).await {
+            Ok(()) => drop(self.unclamped.remove(&family)),
+            Err(_) => self.say_unclamped(family, first),
+        }
         Ok(())
     }
 

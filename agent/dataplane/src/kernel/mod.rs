@@ -205,12 +205,16 @@ impl Kernel {
         observed: &KernelState,
         names: &Names,
     ) -> Result<Option<String>, DataplaneError> {
-        let seen = (glance::sum_of_servers(&self.ipvs)?, self.routes.sum()?);
+        let binding = self.config.vip_binding;
+        let seen = (
+            glance::sum_of_servers(&self.ipvs)?,
+            self.routes.sum(binding)?,
+        );
         if self.seen != Some(seen) {
             if let Some(found) = glance::servers(&self.ipvs, observed, names)? {
                 return Ok(Some(found));
             }
-            if let Some(found) = self.routes.glance(observed)? {
+            if let Some(found) = self.routes.glance(observed, binding)? {
                 return Ok(Some(found));
             }
             self.seen = Some(seen);

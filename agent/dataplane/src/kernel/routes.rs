@@ -14,7 +14,7 @@ use netlink_packet_route::link::LinkAttribute;
 use portolan_model::Family;
 use portolan_netlink::Errno;
 use portolan_netlink::route::{LocalRoutes, Mark, Request, Route};
-use portolan_plan::{KernelState, NodeFacts, Step};
+use portolan_plan::{KernelState, NodeFacts, Step, VipBinding};
 use rtnetlink::Handle;
 use tokio::task::JoinHandle;
 
@@ -106,8 +106,8 @@ impl Routes {
         found.map_err(DataplaneError::RouteSocket)
     }
 
-    /// Sum of all local routes.
-    pub(crate) fn sum(&mut self) -> Result<Sum, DataplaneError> {
+    /// Sum of all local routes; with a binding by addresses, of those that the kernel added for addresses too.
+    pub(crate) fn sum(&mut self, binding: VipBinding) -> Result<Sum, DataplaneError> {
         let mut sums = [Sum::default(); 2];
         for (sum, family) in sums.iter_mut().zip(Family::ALL) {
             let add = |sum: &mut Sum, route| match route {
@@ -117,24 +117,35 @@ impl Routes {
             let of_family = self.local.read(family, add);
             *sum = of_family.map_err(DataplaneError::RouteSocket)?;
         }
-        let mut both = Sum::default();
-        both.add(&sums);
-        Ok(both)
+        let mut all = Sum::default();
+        all.add(&sums);
+        for address in self.bound(binding)?.into_iter().flatten() {
+            all.add(&address);
+        }
+        Ok(all)
     }
 
-    /// First difference in local routes.
+    /// First difference in what binds VIPs.
     pub(crate) fn glance(
         &mut self,
         observed: &KernelState,
+        binding: VipBinding,
     ) -> Result<Option<String>, DataplaneError> {
         let seen = self.observe()?;
-        if seen.foreign != observed.foreign_routes {
-            return Ok(Some("foreign local routes have changed".to_owned()));
+        let bound = self.bound(binding)?;
+        Ok(difference(observed, &seen, bound.as_ref()))
+    }
+
+    /// Addresses of all devices, if they bind VIPs.
+    fn bound(&mut self, binding: VipBinding) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
+        if binding != VipBinding::Address {
+            return Ok(None);
         }
-        let routes = observed.routes.iter();
-        let missing = routes.filter(|(vip, source)| seen.ours.get(*vip) != Some(*source));
-        let missing = missing.count();
-        Ok((missing > 0).then(|| format!("{missing} local routes have changed")))
+        let mut bound = BTreeSet::new();
+        for family in Family::ALL {
+            bound.extend(self.of_addresses(family)?);
+        }
+        Ok(Some(bound))
     }
 
     /// Applies steps in one batch; one result each.
@@ -210,6 +221,31 @@ pub async fn node_facts(config: &KernelConfig) -> Result<NodeFacts, DataplaneErr
     facts.await
 }
 
+/// First difference between observed routes of VIPs and those that are there. VIPs that are bound by addresses have no
+/// route of ours: the kernel has one for each address.
+fn difference(
+    observed: &KernelState,
+    seen: &ObservedRoutes,
+    bound: Option<&BTreeSet<IpAddr>>,
+) -> Option<String> {
+    if seen.foreign != observed.foreign_routes {
+        return Some("foreign local routes have changed".to_owned());
+    }
+    let is_there = |vip: &IpAddr, source: &Option<IpAddr>| match bound {
+        None => seen.ours.get(vip) == Some(source),
+        Some(bound) => bound.contains(vip) && !seen.ours.contains_key(vip),
+    };
+    let routes = observed.routes.iter();
+    let changed = routes
+        .filter(|(vip, source)| !is_there(vip, source))
+        .count();
+    let what = match bound {
+        None => "local routes",
+        Some(_) => "addresses of VIPs",
+    };
+    (changed > 0).then(|| format!("{changed} {what} have changed"))
+}
+
 fn change(step: &Step) -> Option<Request> {
     match step {
         Step::AddRoute { vip, source } => Some(Request::Add(*vip, *source)),
@@ -248,6 +284,40 @@ pub(super) fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn vips_are_looked_for_where_they_are_bound() {
+        let (vip, node, foreign) = (ip("10.96.0.1"), ip("192.0.2.1"), ip("10.96.0.9"));
+        let mut observed = KernelState {
+            foreign_routes: [foreign].into(),
+            routes: [(vip, Some(node))].into(),
+            ..KernelState::default()
+        };
+        let of_routes = ObservedRoutes {
+            ours: observed.routes.clone(),
+            foreign: [foreign].into(),
+        };
+        assert_eq!(difference(&observed, &of_routes, None), None);
+        let without = ObservedRoutes {
+            ours: BTreeMap::new(),
+            foreign: [foreign].into(),
+        };
+        let said = difference(&observed, &without, None);
+        assert_eq!(said.as_deref(), Some("1 local routes have changed"));
+
+        observed.routes = [(vip, None)].into();
+        let bound = BTreeSet::from([node, vip]);
+        assert_eq!(difference(&observed, &without, Some(&bound)), None);
+        let said = difference(&observed, &without, Some(&BTreeSet::from([node])));
+        assert_eq!(said.as_deref(), Some("1 addresses of VIPs have changed"));
+        // A route of an earlier run beside the address.
+        assert!(difference(&observed, &of_routes, Some(&bound)).is_some());
+        assert!(difference(&observed, &ObservedRoutes::default(), Some(&bound)).is_some());
+    }
 
     #[tokio::test]
     async fn ended_connection_is_replaced() {

@@ -52,14 +52,19 @@ impl Builder<'_> {
 }
 
 impl KernelState {
-    /// Whether the kernel has the sets of our rules, and so most likely the rules.
+    /// Whether the kernel has sets that give marks to packets, and these have entries. Empty ones come with rules that need no
+    /// mark.
     #[must_use]
-    pub fn has_rules(&self, names: &Names) -> bool {
-        Family::ALL
-            .iter()
-            .any(|family| self.has_rules_of(names, *family))
+    pub fn maps_marks(&self, names: &Names) -> bool {
+        let maps = |family, set| {
+            let set = self.sets.get(&names.set(set, family));
+            set.is_some_and(|set| !set.entries.is_empty())
+        };
+        let in_family = |family: Family| SetName::MARKS.iter().any(|set| maps(family, *set));
+        Family::ALL.into_iter().any(in_family)
     }
 
+    /// Whether the kernel has the sets of our rules, and so most likely the rules.
     fn has_rules_of(&self, names: &Names, family: Family) -> bool {
         // No other program has a set of this name, not even a kube-proxy.
         let only_ours = names.set(SetName::ShortCircuit, family);

@@ -140,10 +140,11 @@ impl<'a> Builder<'a> {
 
     /// Counts an object of the current record; `is_first` if no other record has it.
     fn count(&mut self, want: Want, is_first: bool) {
-        if self.mine.contains(&want) {
-            return;
-        }
+        // What is the first of its kind is none of the current record's yet: a range of ports has 65,535 such.
         if !is_first {
+            if self.mine.contains(&want) {
+                return;
+            }
             *self.shared.entry(want.clone()).or_default() += 1;
         }
         self.mine.push(want);

@@ -138,6 +138,13 @@ async fn without_a_free_mark_only_what_needs_one_is_refused() {
     let served: Vec<_> = kernel.state.virtual_servers.keys().collect();
     assert_eq!(served.len(), 1);
     assert_eq!(served[0].socket(), Some("192.0.2.11:80".parse().unwrap()));
+
+    // The sets that came with the rules of the other one hold nothing up.
+    let mut restarted = on_demand(reconciler.into_dataplane());
+    let outcome = restarted.reconcile(&table).await.unwrap();
+    let again: Vec<_> = outcome.errors.iter().map(|(_, error)| &**error).collect();
+    assert_eq!(again.len(), 2, "{again:?}");
+    assert_eq!(restarted.dataplane.state.virtual_servers.len(), 1);
 }
 
 #[tokio::test]

@@ -268,6 +268,27 @@ async fn rules_do_without_the_one_that_the_kernel_refuses() {
     assert!(error.ends_with(refusal), "{error}");
 }
 
+/// A lock that another program holds for a while is no missing `xt_TCPMSS`.
+#[tokio::test]
+async fn a_write_that_fails_once_costs_no_rule() {
+    let directory = scripts();
+    let here = directory.path().display();
+    let locked = format!(
+        "#!/bin/sh\ncat >{here}/input\nif [ ! -e {here}/tried ]; then touch {here}/tried\n\
+         echo 'Another app is currently holding the xtables lock' >&2; exit 4; fi\nmv {here}/input {here}/rules\n"
+    );
+    write_program(&directory.path().join("iptables-restore"), &locked);
+    let mut iptables = Iptables::with(Tools::of(directory.path(), PROMPT), None);
+    write(&mut iptables).await.unwrap();
+    iptables.settle().await.unwrap();
+    let rules = std::fs::read_to_string(directory.path().join("rules")).unwrap();
+    assert!(rules.contains("TCPMSS"), "{rules}");
+    assert_eq!(
+        iptables.observe().await,
+        BTreeMap::from([(Family::V4, ours())])
+    );
+}
+
 /// Scripts of both variants that note their runs in a file, with the default as links to one of them.
 fn noting(directory: &Path) {
     let runs = directory.join("runs");

@@ -85,3 +85,20 @@ fn ranges_of_ports_are_one_virtual_server_by_a_mark_that_stays() {
     let leads = |entry: &SetEntry| matches!(entry, SetEntry::IpPortMark(.., of) if *of == mark);
     assert!(!entries.is_empty() && !entries.iter().any(leads));
 }
+
+#[test]
+fn all_ports_of_two_addresses_take_no_time_by_their_square() {
+    let mut record = marked();
+    for frontend in &mut record.frontends {
+        if !frontend.ranges.is_empty() {
+            let (first, last) = (1, 65_535);
+            frontend.ranges = [portolan_model::PortRange { first, last }].into();
+        }
+    }
+    let begin = std::time::Instant::now();
+    let desired = desired(&record, None, &KernelState::default());
+    // The square took minutes.
+    assert!(begin.elapsed() < std::time::Duration::from_secs(20));
+    let entries = &desired.state.sets["KUBE-BALANCED-MARK"].entries;
+    assert_eq!(entries.len(), 2 * 65_535);
+}
