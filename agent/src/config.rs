@@ -77,9 +77,8 @@ fn import(args: &ImportArgs) -> anyhow::Result<Import> {
             ldirectord::import(file, options)
         }
         ImportProgram::Keepalived => {
-            let directory = args.file.parent().unwrap_or(Path::new("")).to_owned();
             let options = keepalived::Options {
-                include: &|pattern| included(&directory, pattern),
+                include: &included,
                 config_id: args.config_id.as_deref(),
                 director: &args.director,
             };
@@ -97,14 +96,24 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// The files that match a pattern of an `include`, which is relative to the including file. Unreadable ones are
-/// missing, and the importer says that nothing matches.
-fn included(directory: &Path, pattern: &str) -> Vec<(String, String)> {
+/// The files that match the pattern of an `include`, which is relative to the directory of the including file.
+fn included(file: &str, pattern: &str) -> Vec<(String, Result<String, String>)> {
+    let directory = Path::new(file).parent().unwrap_or(Path::new(""));
     let pattern = directory.join(pattern);
-    let paths = glob::glob(&pattern.to_string_lossy());
-    let paths = paths.into_iter().flatten().filter_map(Result::ok);
-    paths
-        .filter_map(|path| Some((path.display().to_string(), fs::read_to_string(&path).ok()?)))
+    let found = glob::glob(&pattern.to_string_lossy());
+    let files = found.into_iter().flatten().map(|path| match path {
+        Ok(path) => {
+            let text = fs::read_to_string(&path).map_err(|error| error.to_string());
+            (path.display().to_string(), text)
+        }
+        Err(error) => {
+            let text = Err(error.error().to_string());
+            (error.path().display().to_string(), text)
+        }
+    });
+    // keepalived passes over directories.
+    files
+        .filter(|(name, _)| !Path::new(name).is_dir())
         .collect()
 }
 
@@ -119,15 +128,7 @@ mod tests {
         fs::write(dir.path().join("conf.d/web.conf"), "virtual_server 192.0.2.10 80 {\n  protocol TCP\n  real_server 10.0.0.11 8080 {\n    weight 3\n  }\n}\n").unwrap();
         let main = dir.path().join("keepalived.conf");
         fs::write(&main, "include conf.d/*.conf\n").unwrap();
-        let args = ImportArgs {
-            program: ImportProgram::Keepalived,
-            file: main,
-            director: "lb1".to_owned(),
-            config_id: None,
-            merge: false,
-            allow_partial: false,
-        };
-        let import = import(&args).unwrap();
+        let import = keepalived(main);
         assert_ne!(import.exit_code(), 1, "{}", import.report());
         let balancers = import.generation.load_balancers;
         assert_eq!(balancers[0].backends[0].weight, 3);
@@ -137,5 +138,47 @@ mod tests {
             code: 0,
         });
         assert_eq!(answer.unwrap().code, 0);
+    }
+
+    fn keepalived(file: PathBuf) -> Import {
+        let args = ImportArgs {
+            program: ImportProgram::Keepalived,
+            file,
+            director: "lb1".to_owned(),
+            config_id: None,
+            merge: false,
+            allow_partial: false,
+        };
+        import(&args).unwrap()
+    }
+
+    #[test]
+    fn an_include_of_an_included_file_is_relative_to_that_one() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("sites/vs")).unwrap();
+        let server = "virtual_server 192.0.2.10 80 {\n  protocol TCP\n  real_server 10.0.0.11 8080 {\n  }\n}\n";
+        fs::write(dir.path().join("sites/vs/web.conf"), server).unwrap();
+        fs::write(dir.path().join("sites/all.conf"), "include vs/*.conf\n").unwrap();
+        let main = dir.path().join("keepalived.conf");
+        fs::write(&main, "include sites/all.conf\n").unwrap();
+        assert_eq!(keepalived(main).generation.load_balancers.len(), 1);
+    }
+
+    #[test]
+    fn an_included_file_that_cannot_be_read_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.conf"), "global_defs { router_id x }\n").unwrap();
+        fs::write(dir.path().join("b.conf"), b"! f\xfcr\n").unwrap();
+        fs::create_dir(dir.path().join("c.conf")).unwrap();
+        let main = dir.path().join("keepalived");
+        fs::write(&main, "include *.conf\n").unwrap();
+        let import = keepalived(main);
+        assert_eq!(import.exit_code(), 1);
+        let report = import.report();
+        assert!(
+            report.contains("error: include") && report.contains("b.conf: "),
+            "{report}"
+        );
+        assert!(!report.contains("c.conf"), "{report}");
     }
 }

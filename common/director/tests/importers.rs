@@ -12,7 +12,8 @@ use std::fs;
 use std::path::Path;
 
 use portolan_director::import::{Class, Import, ipvsadm, keepalived, ldirectord};
-use portolan_director::{Already, File, parse};
+use portolan_director::{Already, DeclaredCheck, File, parse};
+use portolan_model::check::Probe;
 
 const KEEPALIVED: File<'_> = File {
     name: "keepalived.conf",
@@ -20,14 +21,10 @@ const KEEPALIVED: File<'_> = File {
 };
 
 fn keepalived(text: &str) -> Import {
-    keepalived_of(text, &|_| Vec::new(), None)
+    keepalived_of(text, &|_, _| Vec::new(), None)
 }
 
-fn keepalived_of(
-    text: &str,
-    include: &dyn Fn(&str) -> Vec<(String, String)>,
-    config_id: Option<&str>,
-) -> Import {
+fn keepalived_of(text: &str, include: &keepalived::Include<'_>, config_id: Option<&str>) -> Import {
     let options = keepalived::Options {
         include,
         config_id,
@@ -198,15 +195,15 @@ fn a_regular_expression_that_looks_around_is_refused() {
 
 #[test]
 fn included_files_and_conditions_of_keepalived_are_read() {
-    let include = |pattern: &str| match pattern {
+    let include = |_: &str, pattern: &str| match pattern {
         "conf.d/*.conf" => vec![
             (
                 "conf.d/a.conf".to_owned(),
-                "$P=80\nglobal_defs { router_id x }\n".to_owned(),
+                Ok("$P=80\nglobal_defs { router_id x }\n".to_owned()),
             ),
-            ("conf.d/b.conf".to_owned(), "bogus\n".to_owned()),
+            ("conf.d/b.conf".to_owned(), Ok("bogus\n".to_owned())),
         ],
-        "self" => vec![("self".to_owned(), "include self\n".to_owned())],
+        "self" => vec![("self".to_owned(), Ok("include self\n".to_owned()))],
         _ => Vec::new(),
     };
     let text = "include conf.d/*.conf\nvirtual_server 192.0.2.1 ${P} {\n  @a protocol TCP\n  \
@@ -250,21 +247,21 @@ fn blocks_of_keepalived_are_nested_to_a_limit() {
 
 #[test]
 fn files_that_include_each_other_many_times_are_refused() {
-    let include = |pattern: &str| {
+    let include = |_: &str, pattern: &str| {
         let next = pattern.parse::<u32>().map_or(0, |number| number + 1);
         let text = if next < 8 {
             format!("include {next}\n").repeat(50)
         } else {
             String::new()
         };
-        vec![(pattern.to_owned(), text)]
+        vec![(pattern.to_owned(), Ok(text))]
     };
     let import = keepalived_of("include 0\n", &include, None);
     assert_eq!(
         errors(&import),
         ["6:9: error: include: more than 4096 files are included"]
     );
-    let itself = |_: &str| vec![("self".to_owned(), "include self\n".repeat(50))];
+    let itself = |_: &str, _: &str| vec![("self".to_owned(), Ok("include self\n".repeat(50)))];
     let import = keepalived_of("include self\n", &itself, None);
     let endless = "self:1: error: include: files include each other without end";
     assert_eq!(errors(&import), [endless]);
@@ -273,7 +270,7 @@ fn files_that_include_each_other_many_times_are_refused() {
 #[test]
 fn included_text_and_values_of_variables_are_limited() {
     let expected = "included files and values of variables have more than 4 MiB";
-    let include = |_: &str| vec![("big".to_owned(), " ".repeat(1 << 20))];
+    let include = |_: &str, _: &str| vec![("big".to_owned(), Ok(" ".repeat(1 << 20)))];
     let import = keepalived_of(&"include big\n".repeat(5), &include, None);
     let found = format!("keepalived.conf:5: error: include: {expected}");
     assert_eq!(errors(&import), [found]);
@@ -318,4 +315,92 @@ fn ports_that_direct_routing_cannot_translate_are_told() {
         "ldirectord.cf:2: ~: real: its port became the frontend's, as ipvsadm has it"
     );
     assert_eq!(import.generation.load_balancers[0].backends[0].port, None);
+}
+
+#[test]
+fn a_mark_with_direct_routing_is_checked_at_the_port_of_its_servers() {
+    for (real, settings) in [
+        ("10.0.0.1:80", "service = http"),
+        ("10.0.0.1:80", "service = https\n checktype = connect"),
+        ("10.0.0.1:0", "service = http"),
+        ("10.0.0.1", "service = http\n checktype = connect"),
+    ] {
+        let text = format!("virtual = 1\n real = {real} gate\n {settings}\n");
+        let import = ldirectord(&text, false);
+        assert_eq!(import.exit_code(), 0, "{text}{}", import.report());
+        let backend = &import.generation.load_balancers[0].backends[0];
+        let ports = |own: &[DeclaredCheck]| own.iter().map(|check| check.port).collect::<Vec<_>>();
+        assert_eq!(backend.port, None, "{text}");
+        assert_eq!(
+            backend.checks.as_deref().map(ports),
+            Some(vec![Some(80)]),
+            "{text}"
+        );
+    }
+    // A port for all servers goes before theirs, and a check without a port gets none.
+    for (setting, port) in [("checkport = 81", Some(81)), ("checktype = ping", None)] {
+        let text = format!("virtual = 1\n real = 10.0.0.1:80 gate\n service = http\n {setting}\n");
+        let import = ldirectord(&text, false);
+        let balancer = &import.generation.load_balancers[0];
+        assert_eq!(balancer.backends[0].checks, None, "{text}");
+        assert_eq!(balancer.checks[0].port, port, "{text}");
+    }
+}
+
+#[test]
+fn a_port_that_direct_routing_cannot_translate_is_checked_all_the_same() {
+    let text = "virtual = 192.0.2.1:80\n real = 10.0.0.1:8080 gate\n real = 10.0.0.2:80 gate\n";
+    let import = ldirectord(text, false);
+    let backends = &import.generation.load_balancers[0].backends;
+    let own = backends[0].checks.as_ref().unwrap();
+    assert_eq!(own[0].port, Some(8080));
+    assert_eq!(backends[1].checks, None);
+}
+
+/// A service with one server, which a program checks.
+fn with_program(misc_path: &str) -> Import {
+    keepalived(&format!(
+        "virtual_server 192.0.2.1 80 {{\n protocol TCP\n real_server 10.0.0.1 80 {{\n MISC_CHECK {{\n \
+         misc_path {misc_path}\n }}\n }}\n}}\n"
+    ))
+}
+
+#[test]
+fn quotes_in_a_command_of_keepalived_group_words() {
+    for (misc_path, arguments) in [
+        (r#""/bin/a --expect 'all good'""#, "--expect|all good"),
+        (r#"'/bin/a  "a b"c \d'"#, r"a bc|\d"),
+        (r#""/bin/a it\'s""#, "it's"),
+        (r#"/bin/a "all good""#, "all good"),
+        (r#""/bin/a b c""#, "b|c"),
+    ] {
+        let import = with_program(misc_path);
+        assert_eq!(errors(&import), [""; 0]);
+        let Probe::Exec(exec) = &import.generation.load_balancers[0].checks[0].probe else {
+            panic!("{}", import.to_yaml());
+        };
+        let expected = format!("/bin/a|{arguments}");
+        assert_eq!(exec.command.join("|"), expected, "{misc_path}");
+    }
+    is_refused(
+        &with_program("\"/usr/lib/check --expect 'all good\""),
+        "keepalived.conf:5: error: misc_path: a quote is not closed: expected a closing one",
+    );
+}
+
+#[test]
+fn a_comment_of_keepalived_begins_within_a_word() {
+    let import = keepalived(
+        "$V=192.0.2.1 # main\nvirtual_server $V 80 {!web\n protocol TCP#\n lvs_method NAT\n real_server 10.0.0.1 8080#web1\n {\n \
+         weight 3!old\n MISC_CHECK {\n misc_path /usr/lib/check a\\#b c\\!d \"e#f\" g\\\\#h\n }\n }\n}\n",
+    );
+    assert_eq!(errors(&import), [""; 0]);
+    let balancer = &import.generation.load_balancers[0];
+    let backend = &balancer.backends[0];
+    assert_eq!((backend.port, backend.weight), (Some(8080), 3));
+    let Probe::Exec(exec) = &balancer.checks[0].probe else {
+        panic!("{}", import.to_yaml());
+    };
+    let expected = ["/usr/lib/check", "a#b", "c!d", "e#f", "g\\\\"];
+    assert_eq!(exec.command, expected);
 }

@@ -101,7 +101,7 @@ proptest! {
     #[test]
     fn any_text_can_be_given_to_importers(text in imported()) {
         let file = File { name: "x", text: &text };
-        let include: &dyn Fn(&str) -> Vec<(String, String)> = &|_| Vec::new();
+        let include: &keepalived::Include<'_> = &|_, _| Vec::new();
         let imports = [
             keepalived::import(file, &keepalived::Options { include, config_id: None, director: "lb1" }),
             ldirectord::import(file, ldirectord::Options { allow_partial: true, director: "lb1" }),

@@ -19,10 +19,14 @@ use crate::document::FrontendDocument;
 use crate::generation::File;
 use statements::Statement;
 
+/// The files that match the pattern of an `include`: the names, with the texts or the reasons why they cannot be read. The
+/// first argument is the name of the file that has the `include`, to whose directory the pattern is relative.
+pub type Include<'a> = dyn Fn(&str, &str) -> Vec<(String, Result<String, String>)> + 'a;
+
 /// What an import of keepalived.conf needs besides its text.
 pub struct Options<'a> {
-    /// The files that match the pattern of an `include`, with their names.
-    pub include: &'a dyn Fn(&str) -> Vec<(String, String)>,
+    /// The files that the `include` of a file names.
+    pub include: &'a Include<'a>,
     /// keepalived's `--config-id`, which selects lines that begin with `@id`.
     pub config_id: Option<&'a str>,
     /// Name of the `Director` object, if the file has settings for one.

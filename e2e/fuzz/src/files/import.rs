@@ -84,9 +84,10 @@ fn import(kind: u8, text: &str) -> Option<Import> {
 }
 
 fn keepalived_of(first: File<'_>, others: &[(String, String)], director: &str) -> Import {
-    let include = |pattern: &str| {
+    let include = |_: &str, pattern: &str| {
         let matching = others.iter().filter(|(name, _)| pattern.contains(name));
-        matching.cloned().collect()
+        let files = matching.map(|(name, text)| (name.clone(), Ok(text.clone())));
+        files.collect()
     };
     let options = keepalived::Options {
         include: &include,

@@ -283,7 +283,16 @@ fn misc(
     let mut document = ExecDocument::default();
     for statement in statements {
         match statement.name() {
-            "misc_path" => document.command = command(statement),
+            "misc_path" => {
+                let Some(command) = command(statement) else {
+                    let message = "a quote is not closed: expected a closing one";
+                    statement.note(draft, Class::Error, message);
+                    // In its place, so that nothing else is wrong.
+                    document.command = vec![String::from("/")];
+                    continue;
+                };
+                document.command = command;
+            }
             "misc_timeout" => check.timeout = statement.value().and_then(seconds),
             "misc_dynamic" => document.weight_from = Some(WeightSource::ExitCode),
             "user" => {
@@ -320,12 +329,38 @@ fn misc(
     true
 }
 
-/// The program and its arguments, of which a quoted text may hold all.
-fn command(statement: &Statement) -> Vec<String> {
+/// The program and its arguments, of which a quoted text may hold all; nothing if a quote in it is not closed.
+fn command(statement: &Statement) -> Option<Vec<String>> {
     match &statement.words[1..] {
-        [only] => only.split_whitespace().map(str::to_owned).collect(),
-        words => words.to_vec(),
+        [only] => split(only),
+        words => Some(words.to_vec()),
     }
+}
+
+/// The words of a command, where quotes group words as in a shell.
+fn split(text: &str) -> Option<Vec<String>> {
+    let mut words: Vec<String> = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote: Option<char> = None;
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, _) if c.is_whitespace() => words.extend(word.take()),
+            _ => {
+                // A backslash makes a character of a quote or a space. All others are for the program.
+                let is_plain = |next: &char| next.is_whitespace() || matches!(next, '\'' | '"');
+                let escaped = characters.next_if(|next| c == '\\' && is_plain(next));
+                word.get_or_insert_default().push(escaped.unwrap_or(c));
+            }
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
 }
 
 fn file(

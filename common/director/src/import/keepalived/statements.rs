@@ -130,7 +130,7 @@ impl Lexer<'_> {
             return;
         };
         if let Some((name, value)) = definition(line) {
-            if let Some(value) = self.substituted(draft, origin, value.trim()) {
+            if let Some(value) = self.substituted(draft, origin, uncommented(value).trim()) {
                 self.variables.insert(name.to_owned(), value);
             }
             return;
@@ -209,7 +209,7 @@ impl Lexer<'_> {
     }
 
     fn include(&mut self, draft: &mut Draft, origin: &Origin, pattern: &str, depth: usize) {
-        let files = (self.options.include)(pattern);
+        let files = (self.options.include)(&origin.file, pattern);
         if files.is_empty() {
             draft.note(
                 origin,
@@ -230,6 +230,13 @@ impl Lexer<'_> {
                 let message = format!("more than {FILES} files are included");
                 return self.over(draft, origin, "include", &message);
             }
+            let text = match text {
+                Ok(text) => text,
+                Err(error) => {
+                    draft.note(origin, Class::Error, "include", format!("{name}: {error}"));
+                    continue;
+                }
+            };
             if self.is_over || !self.takes(draft, origin, "include", text.len()) {
                 return;
             }
@@ -246,7 +253,23 @@ fn definition(line: &str) -> Option<(&str, &str)> {
     (is_name && !name.is_empty()).then_some((name, value))
 }
 
-/// The words of a line, up to a comment.
+/// A text up to a comment, which begins outside of quotes.
+fn uncommented(text: &str) -> &str {
+    let (mut quote, mut is_escaped) = (None, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            _ if quote == Some(c) => quote = None,
+            '"' | '\'' if quote.is_none() => quote = Some(c),
+            '#' | '!' if quote.is_none() => return &text[..at],
+            _ => {}
+        }
+    }
+    text
+}
+
+/// The words of a line, up to a comment, which begins within a word too.
 fn words(line: &str) -> Result<Vec<Token>, &'static str> {
     let mut tokens = Vec::new();
     let mut characters = line.chars().peekable();
@@ -266,9 +289,14 @@ fn words(line: &str) -> Result<Vec<Token>, &'static str> {
             }
             _ => {
                 let mut word = String::new();
-                let is_part = |c: &char| !c.is_whitespace() && !"{}\"'".contains(*c);
+                let is_part = |c: &char| !c.is_whitespace() && !"{}\"'#!".contains(*c);
                 while let Some(c) = characters.next_if(is_part) {
-                    word.push(c);
+                    match characters.next_if(|next| c == '\\' && "\\#!".contains(*next)) {
+                        Some('\\') => word.push_str("\\\\"),
+                        // A backslash makes a character of what would begin a comment.
+                        Some(next) => word.push(next),
+                        None => word.push(c),
+                    }
                 }
                 tokens.push(Token::Word(word));
             }

@@ -9,6 +9,28 @@ use crate::document::{
 };
 use crate::import::{Class, Draft};
 
+/// Services by their ports.
+const PORTS: [(u16, &str); 18] = [
+    (21, "ftp"),
+    (25, "smtp"),
+    (53, "dns"),
+    (80, "http"),
+    (110, "pop"),
+    (119, "nntp"),
+    (143, "imap"),
+    (389, "ldap"),
+    (443, "https"),
+    (587, "submission"),
+    (636, "ldaps"),
+    (993, "imaps"),
+    (995, "pops"),
+    (1521, "oracle"),
+    (1812, "radius"),
+    (3306, "mysql"),
+    (5060, "sip"),
+    (5432, "pgsql"),
+];
+
 /// What a negotiation becomes.
 enum Negotiation {
     /// A check with the same meaning.
@@ -110,9 +132,14 @@ fn timers(check: &mut CheckDocument, settings: &Settings, kind: &str) {
             .max(1),
     );
     check.rise = Some(1);
-    if check.icmp.is_none() && check.exec.is_none() {
+    if has_port(check) {
         check.port = number("checkport").and_then(|port| u16::try_from(port).ok());
     }
+}
+
+/// Whether a check goes to a port.
+pub(super) fn has_port(check: &CheckDocument) -> bool {
+    check.icmp.is_none() && check.exec.is_none()
 }
 
 /// The check that a service's name stands for; by its port if there is none.
@@ -180,27 +207,16 @@ fn unsupported(
 }
 
 fn by_port(port: Option<u16>) -> &'static str {
-    match port {
-        Some(21) => "ftp",
-        Some(25) => "smtp",
-        Some(53) => "dns",
-        Some(80) => "http",
-        Some(110) => "pop",
-        Some(119) => "nntp",
-        Some(143) => "imap",
-        Some(389) => "ldap",
-        Some(443) => "https",
-        Some(587) => "submission",
-        Some(636) => "ldaps",
-        Some(993) => "imaps",
-        Some(995) => "pops",
-        Some(1521) => "oracle",
-        Some(1812) => "radius",
-        Some(3306) => "mysql",
-        Some(5060) => "sip",
-        Some(5432) => "pgsql",
-        _ => "none",
-    }
+    let mut known = PORTS.into_iter();
+    let found = known.find(|(known, _)| Some(*known) == port);
+    found.map_or("none", |(_, service)| service)
+}
+
+/// The port of a service that has one.
+pub(super) fn port_of(service: &str) -> Option<u16> {
+    let mut known = PORTS.into_iter();
+    let found = known.find(|(_, known)| *known == service);
+    found.map(|(port, _)| port)
 }
 
 fn negotiation(service: &str, settings: &Settings) -> Negotiation {

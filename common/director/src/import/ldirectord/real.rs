@@ -12,12 +12,14 @@ use crate::document::{
 use crate::import::ipvsadm::socket;
 use crate::import::{Class, Draft};
 
-/// `A[->B][:PORT] METHOD [WEIGHT] [<l:N>] [<u:N>] ["REQUEST", "RECEIVE"]`.
+/// `A[->B][:PORT] METHOD [WEIGHT] [<l:N>] [<u:N>] ["REQUEST", "RECEIVE"]`. The port `of_service` is checked where there
+/// is no other.
 pub(super) fn read(
     draft: &mut Draft,
     setting: &Setting,
     spec: &mut LoadBalancerSpec,
     checks: Option<&[CheckDocument]>,
+    of_service: Option<u16>,
     is_off: bool,
 ) {
     let (plain, quoted) = setting
@@ -60,6 +62,12 @@ pub(super) fn read(
         let message = "its port became the frontend's, as ipvsadm has it";
         setting.note(draft, Class::Nearest, message);
     }
+    // ldirectord checks the server's port also where packets go to another one.
+    let checked = match port.filter(|port| *port != 0) {
+        Some(port) => (!translates && wanted != Some(port)).then_some(port),
+        None => of_service.filter(|_| wanted.is_none_or(|port| port == 0)),
+    };
+    let own = with_port(own, checks, checked);
     for address in addresses {
         spec.backends.push(BackendDocument {
             name: None,
@@ -88,6 +96,27 @@ fn own_checks(quoted: &str, checks: Option<&[CheckDocument]>) -> Option<Vec<Chec
         http.body_regex = receive.map(str::to_owned).or(http.body_regex.take());
     }
     Some(own)
+}
+
+/// The server's own checks, or else those of the service as its own, with a port where they have none.
+fn with_port(
+    own: Option<Vec<CheckDocument>>,
+    checks: Option<&[CheckDocument]>,
+    port: Option<u16>,
+) -> Option<Vec<CheckDocument>> {
+    let is_needed = checks.is_some_and(|checks| checks.iter().any(lacks_port));
+    if port.is_none() || !is_needed {
+        return own;
+    }
+    let mut found = own.or_else(|| Some(checks?.to_vec()))?;
+    for check in found.iter_mut().filter(|check| lacks_port(check)) {
+        check.port = port;
+    }
+    Some(found)
+}
+
+fn lacks_port(check: &CheckDocument) -> bool {
+    check.port.is_none() && check::has_port(check)
 }
 
 /// `A[:PORT]` and `A->B[:PORT]`, at most 256 servers.

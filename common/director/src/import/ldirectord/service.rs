@@ -109,12 +109,16 @@ pub(super) fn read(
     let is_udp = frontend.protocol == Some(ProtocolName::Udp);
     let checks = check::checks(draft, service, &settings, port, is_udp, options);
     let is_off = settings.get("checktype").is_some_and(|kind| kind == "off");
+    let of_service = settings
+        .get("service")
+        .and_then(|name| check::port_of(name));
     spec.frontends = vec![frontend.clone()];
     for setting in inner
         .iter()
         .filter(|setting| setting.name.starts_with("real"))
     {
-        real::read(draft, setting, &mut spec, checks.as_deref(), is_off);
+        let checks = checks.as_deref();
+        real::read(draft, setting, &mut spec, checks, of_service, is_off);
     }
     failure(&mut spec, &settings);
     fallback(draft, service, &mut spec, &settings, &frontend);
