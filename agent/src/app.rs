@@ -193,7 +193,7 @@ async fn start<E: Engine + 'static>(
     let host = start_announcing(&director, vital);
     let inputs = sync_inputs(args, &place.ports, tables, host);
     start_reconciling(args, reconciler, inputs, outputs, vital);
-    let reload = Reload::new(args.source, reports.clone());
+    let reload = Reload::new(args.source, reports.clone(), status.held().clone());
     let feeds = Feeds {
         requests: reload.requests(),
         readings: reload.readings(),

@@ -64,7 +64,8 @@ pub enum Command {
     /// SIGTERM: see --userspace-listen.
     Run(Box<RunCommandArgs>),
 
-    /// Remove from the kernel everything that the agent programmed, and nothing else.
+    /// Remove from the kernel everything that the agent programmed, and nothing else. Refuses beside a running
+    /// agent with the same state directory.
     Cleanup(CleanupArgs),
 
     /// Load the kernel modules and write the kernel settings that a run with the same flags needs, and
@@ -83,7 +84,8 @@ pub enum Command {
     Apply(Box<ApplyArgs>),
 
     /// Let the running agent read its files at once, and wait until the kernel is programmed. The exit
-    /// code is 1 if a file or an object is bad, or if something could not be programmed.
+    /// code is 1 if a file or an object is bad, if deletions are held back, or if something could not be
+    /// programmed.
     Reload(ReloadArgs),
 
     /// Show the load balancers of the running agent: which backends are up, connections, and rates. The

@@ -17,18 +17,21 @@ use portolan_reconcile::{NftablesReconciler, clear};
 use crate::args::{CleanupArgs, DataplaneKind};
 use crate::director::{load_owned, save_owned};
 use crate::kube_proxy::{hand_over, hand_over_tables};
+use crate::state_lock::StateLock;
 
 /// Cleans up, whatever dataplane is named: an agent may have been stopped while it changed over. The one that
 /// is named must be there; of the other nothing may be.
 ///
 /// # Errors
-/// If the kernel cannot be read, or an object could not be removed.
+/// If an agent runs, the kernel cannot be read, or an object could not be removed.
 pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     let named = args.kernel.dataplane;
     if named == DataplaneKind::Userspace {
         tracing::info!("nothing to clean up: sockets end with their agent");
         return Ok(());
     }
+    // An agent that runs would program everything again.
+    let _lock = StateLock::of_cleanup(&args.state_dir)?;
     if args.hand_over.is_some() && has_tables(&args)? {
         return hand_over_tables(&args.kernel.kernel_config()?, &args.kernel.plan_config()?).await;
     }
@@ -172,6 +175,7 @@ mod tests {
     use std::net::IpAddr;
     use std::sync::Arc;
 
+    use clap::Parser as _;
     use portolan_dataplane::FakeKernel;
     use portolan_model::Protocol;
     use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
@@ -182,6 +186,7 @@ mod tests {
     use portolan_plan::{Config, ownership_entry};
 
     use super::*;
+    use crate::args::{Cli, Command, OtherProxy};
 
     fn vip() -> IpAddr {
         "10.96.0.1".parse().unwrap()
@@ -196,6 +201,24 @@ mod tests {
         Set {
             header,
             entries: entries.iter().cloned().collect(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cleanup_beside_an_agent_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let _agent = StateLock::shared(dir.path()).unwrap();
+        for hand_over in [None, Some(OtherProxy::KubeProxy)] {
+            let state_dir = format!("--state-dir={}", dir.path().display());
+            let cli = Cli::try_parse_from(["portolan-agent", "cleanup", &state_dir]).unwrap();
+            let Some(Command::Cleanup(args)) = cli.command else {
+                panic!("another command");
+            };
+            let refused = run(CleanupArgs { hand_over, ..args }).await.unwrap_err();
+            assert!(
+                refused.to_string().contains("an agent is running"),
+                "{refused}"
+            );
         }
     }
 

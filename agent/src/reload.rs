@@ -4,7 +4,7 @@
 //!
 //! A request is answered when the kernel has what was read, with everything that is wrong.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use axum::extract::State;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::args::Source;
 use crate::ask::ask;
 use crate::standalone::Reading;
-use crate::subscribe::Report;
+use crate::subscribe::{HeldDeletions, HeldView, Report};
 
 /// Longest time that a request waits for the kernel.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,7 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Outcome {
     /// Revision of the programmed table; `None` while some file has never been read.
     pub revision: Option<u64>,
-    /// Problems of files and of their objects. The last good versions stay in force.
+    /// Problems of files and of their objects, whose last good versions stay in force. Deletions that are held back
+    /// are one too: the kernel has what the files no longer say.
     pub problems: Vec<String>,
     /// What could not be programmed.
     pub errors: Vec<String>,
@@ -57,17 +58,19 @@ pub struct Reload {
     requests: ReadRequests,
     readings: watch::Sender<Reading>,
     reports: watch::Receiver<Option<Report>>,
+    held: HeldView,
 }
 
 impl Reload {
-    /// Requests for an agent whose reconciliations are in `reports`.
+    /// Requests for an agent whose reconciliations are in `reports`, and whose held deletions are in `held`.
     #[must_use]
-    pub fn new(source: Source, reports: watch::Receiver<Option<Report>>) -> Self {
+    pub fn new(source: Source, reports: watch::Receiver<Option<Report>>, held: HeldView) -> Self {
         Self {
             source,
             requests: ReadRequests::default(),
             readings: watch::Sender::default(),
             reports,
+            held,
         }
     }
 
@@ -121,6 +124,8 @@ impl Reload {
             let errors = report.errors.iter();
             outcome.errors = errors.map(|(_, error)| error.clone()).collect();
         }
+        // They were shown before the reading came.
+        outcome.problems.extend(self.held.held().map(held_back));
         Ok(outcome)
     }
 
@@ -153,6 +158,20 @@ impl Reload {
             }
         })
     }
+}
+
+/// The problem that deletions are held back.
+fn held_back(held: HeldDeletions) -> String {
+    let (lost, of) = (held.loss.lost, held.loss.of);
+    let end = held.until.map_or(String::new(), |until| {
+        let remaining = until.saturating_duration_since(Instant::now());
+        format!(", or wait for {} s", remaining.as_secs())
+    });
+    format!(
+        "the deletion of {} of {} records ({} of {} endpoints) is held back: confirm it with \
+         `portolanctl agent confirm` or a POST to /debug/confirm at the agent's socket{end}",
+        lost.records, of.records, lost.endpoints, of.endpoints
+    )
 }
 
 async fn reload(State(reload): State<Reload>) -> (StatusCode, Json<serde_json::Value>) {
@@ -213,7 +232,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_outcome_follows_the_kernel() {
         let (reports, receiver) = watch::channel(report(1, &["old"]));
-        let reload = Reload::new(Source::File, receiver);
+        let reload = Reload::new(Source::File, receiver, HeldView::default());
         let readings = reload.readings();
         let asked = tokio::spawn({
             let reload = reload.clone();
@@ -241,7 +260,7 @@ mod tests {
     #[tokio::test]
     async fn controllers_have_no_files() {
         let (_reports, receiver) = watch::channel(None);
-        let reload = Reload::new(Source::Controller, receiver);
+        let reload = Reload::new(Source::Controller, receiver, HeldView::default());
         assert_eq!(reload.run().await, Err(NotReloaded::NoFiles));
     }
 
@@ -256,7 +275,8 @@ mod tests {
             "{error:#}"
         );
         let (_reports, receiver) = watch::channel(None);
-        let actions = Reload::new(Source::Controller, receiver).actions();
+        let reload = Reload::new(Source::Controller, receiver, HeldView::default());
+        let actions = reload.actions();
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
         // As the agent's listener does.
         let close = || [(header::CONNECTION, "close")];

@@ -253,8 +253,11 @@ mod tests {
     use portolan_probe::Programs;
 
     use super::*;
+    use crate::args::Source;
     use crate::backends::CheckControls;
     use crate::director::HostFlags;
+    use crate::reload::Reload;
+    use crate::subscribe::Report;
 
     fn key(name: &str) -> ObjectKey {
         ObjectKey {
@@ -400,6 +403,47 @@ mod tests {
         until(&mut table, 1).await;
         drop(events);
         second.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reload_says_that_deletions_are_held_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tables, mut table) = watch::channel(None);
+        let held = HeldView::default();
+        // The kernel has every revision at once.
+        let programmed = Report {
+            epoch: 0,
+            revision: u64::MAX,
+            duration: std::time::Duration::ZERO,
+            errors: Vec::new(),
+            checked: 0,
+        };
+        let (_reports, receiver) = watch::channel(Some(programmed));
+        let reload = Reload::new(Source::File, receiver, held.clone());
+        let mut standalone = standalone(dir.path(), tables, held.clone());
+        standalone.readings = reload.readings();
+        let (events, receiver) = mpsc::channel(8);
+        let task = tokio::spawn(standalone.run(receiver));
+        for event in [Event::Changes(services(60)), Event::Synced, Event::Read(1)] {
+            events.send(event).await.unwrap();
+        }
+        assert_eq!(reload.run().await.unwrap().problems, [""; 0]);
+        for event in [Event::Changes(emptied(60)), Event::Read(2)] {
+            events.send(event).await.unwrap();
+        }
+        let problems = reload.run().await.unwrap().problems;
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let expected = "the deletion of 60 of 60 records (0 of 0 endpoints) is held back";
+        assert!(problems[0].starts_with(expected), "{problems:?}");
+        // A reading without another change says it again, until it is confirmed.
+        events.send(Event::Read(3)).await.unwrap();
+        assert_eq!(reload.run().await.unwrap().problems.len(), 1);
+        assert!(held.confirm().is_some());
+        until(&mut table, 0).await;
+        events.send(Event::Read(4)).await.unwrap();
+        assert_eq!(reload.run().await.unwrap().problems, [""; 0]);
+        drop(events);
+        task.await.unwrap();
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Lock of the state directory, so that `apply --once` never runs beside an agent.
+//! Lock of the state directory, so that `apply --once` and `cleanup` never run beside an agent.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
@@ -20,21 +20,46 @@ impl StateLock {
     /// Locks the directory for an agent. Several agents may: one that ends and its successor.
     ///
     /// # Errors
-    /// If an `apply` runs. A directory that cannot be written is only logged: the agent runs with it.
+    /// If an `apply` or a `cleanup` runs. A directory that cannot be written is only logged: the agent runs with it.
     pub fn shared(directory: &Path) -> anyhow::Result<Option<Self>> {
-        let file = match open(directory) {
+        let refused = "`portolan-agent apply` or `cleanup` is running with this state directory";
+        Self::if_possible(directory, open(directory), File::try_lock_shared, refused)
+    }
+
+    /// Locks the directory for a `cleanup`. One that is not there stays so.
+    ///
+    /// # Errors
+    /// If an agent, an `apply` or another `cleanup` runs. A directory that is not there or cannot be written is only
+    /// logged: the `cleanup` of a container has none, and nothing else removes what an agent has left.
+    pub fn of_cleanup(directory: &Path) -> anyhow::Result<Option<Self>> {
+        if !directory.exists() {
+            tracing::info!(
+                directory = %directory.display(),
+                "no state directory: nothing tells whether an agent runs"
+            );
+            return Ok(None);
+        }
+        let refused = "an agent is running with this state directory: stop it first";
+        Self::if_possible(directory, open_file(directory), File::try_lock, refused)
+    }
+
+    /// Locks the directory if its file can be opened and locked at all; an error if somebody else has locked it.
+    fn if_possible(
+        directory: &Path,
+        opened: anyhow::Result<File>,
+        lock: fn(&File) -> Result<(), TryLockError>,
+        refused: &str,
+    ) -> anyhow::Result<Option<Self>> {
+        let file = match opened {
             Ok(file) => file,
             Err(error) => {
                 tracing::warn!("the state directory is not locked: {error:#}");
                 return Ok(None);
             }
         };
-        match file.try_lock_shared() {
+        match lock(&file) {
             Ok(()) => Ok(Some(Self { _file: file })),
-            Err(TryLockError::WouldBlock) => bail!(
-                "{}: `portolan-agent apply` is running with this state directory",
-                directory.display()
-            ),
+            Err(TryLockError::WouldBlock) => bail!("{}: {refused}", directory.display()),
             Err(TryLockError::Error(error)) => {
                 tracing::warn!(%error, "the state directory is not locked");
                 Ok(None)
@@ -63,6 +88,11 @@ impl StateLock {
 
 fn open(directory: &Path) -> anyhow::Result<File> {
     std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    open_file(directory)
+}
+
+/// The lock file in a directory that is there.
+fn open_file(directory: &Path) -> anyhow::Result<File> {
     let path = directory.join(FILE);
     let opened = OpenOptions::new()
         .write(true)
@@ -91,6 +121,30 @@ mod tests {
         assert!(refused.contains("`portolan-agent apply`"), "{refused}");
         drop(apply);
         assert!(StateLock::shared(dir.path()).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_cleanup_excludes_agents_and_agents_exclude_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let agent = StateLock::shared(dir.path()).unwrap();
+        let refused = StateLock::of_cleanup(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("an agent is running"), "{refused}");
+        drop(agent);
+        let cleanup = StateLock::of_cleanup(dir.path()).unwrap();
+        assert!(cleanup.is_some());
+        let refused = StateLock::shared(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("`cleanup` is running"), "{refused}");
+        StateLock::exclusive(dir.path()).unwrap_err();
+    }
+
+    #[test]
+    fn a_cleanup_goes_on_without_a_directory_and_makes_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
+        assert!(StateLock::of_cleanup(&missing).unwrap().is_none());
+        assert!(!missing.exists());
+        // A directory in which nothing can be written.
+        assert!(StateLock::of_cleanup(Path::new("/proc")).unwrap().is_none());
     }
 
     #[test]

@@ -157,7 +157,7 @@ async fn confirm(State(status): State<Status>) -> (StatusCode, Json<Value>) {
         Some(held) => (StatusCode::OK, Json(held_json(&held))),
         None => (
             StatusCode::CONFLICT,
-            Json(json!("no deletions are held back")),
+            Json(json!({ "error": "no deletions are held back" })),
         ),
     }
 }
@@ -242,6 +242,14 @@ mod tests {
             let request = request.body(Body::empty()).unwrap();
             let answer = status.actions().oneshot(request).await.unwrap();
             assert_eq!(answer.status(), expected, "{method}");
+            if expected == StatusCode::CONFLICT {
+                let body = axum::body::to_bytes(answer.into_body(), 9999)
+                    .await
+                    .unwrap();
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                // As all actions answer.
+                assert_eq!(body, json!({ "error": "no deletions are held back" }));
+            }
         }
     }
 }

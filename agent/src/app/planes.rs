@@ -4,11 +4,12 @@
 
 use anyhow::Context as _;
 use portolan_dataplane::{
-    Dataplane as _, Kernel, KernelConfig, KubeProxyObjects as _, NftablesKernel, settings,
-    settings_without_ipvs,
+    Dataplane as _, DataplaneError, Kernel, KernelConfig, KubeProxyObjects, NftablesKernel,
+    settings, settings_without_ipvs,
 };
 use portolan_model::Families;
 use portolan_plan::kube_proxy::VIP_DEVICE;
+use portolan_plan::kube_proxy::packet_rules::shares_names;
 use portolan_plan::{Config, RulesMode};
 use portolan_runtime::Vital;
 use portolan_source::file;
@@ -54,7 +55,7 @@ async fn prepare_ipvs(
     settle_rules(&mut kernel, &mut config).await?;
     unmark_tables(&mut kernel, &config).await;
     config.binds_balancers = !director::load_owned(&args.state_dir).stands_by;
-    set_older_table_aside(args, &mut kernel).await?;
+    set_older_table_aside(args, &config, &mut kernel).await?;
     Ok((kernel, config))
 }
 
@@ -166,13 +167,38 @@ pub(crate) async fn settle_rules(kernel: &mut Kernel, config: &mut Config) -> an
     Ok(())
 }
 
-/// Sets the table of an earlier run aside if a kube-proxy has programmed the node since: the old
-/// table must not delete its virtual servers.
-async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::Result<()> {
-    if args.takeover.is_none() || kernel.vip_device(VIP_DEVICE).await?.is_none() {
-        return Ok(());
+/// Sets the table of an earlier run aside if a kube-proxy has programmed the node since: by the old table its virtual
+/// servers, or its rules, would be deleted although newer Services need them.
+async fn set_older_table_aside(
+    args: &RunArgs,
+    config: &Config,
+    kernel: &mut impl KubeProxyObjects,
+) -> anyhow::Result<()> {
+    if args.takeover.is_some() && has_kube_proxy(config, kernel).await? {
+        set_table_aside(args)?;
     }
-    set_table_aside(args)
+    Ok(())
+}
+
+/// Whether a kube-proxy in any mode has programmed the node.
+async fn has_kube_proxy(
+    config: &Config,
+    kernel: &mut impl KubeProxyObjects,
+) -> Result<bool, DataplaneError> {
+    if kernel.vip_device(VIP_DEVICE).await?.is_some() {
+        return Ok(true);
+    }
+    if !shares_names(&config.names) {
+        return Ok(false);
+    }
+    match kernel.packet_rules(&config.families).await {
+        Ok(rules) => Ok(!rules.is_empty()),
+        Err(error) => {
+            // A node that boots without a controller needs its table.
+            tracing::warn!(%error, "rules of a kube-proxy cannot be read: the table of an earlier run is used");
+            Ok(false)
+        }
+    }
 }
 
 pub(super) fn set_table_aside(args: &RunArgs) -> anyhow::Result<()> {
@@ -181,4 +207,26 @@ pub(super) fn set_table_aside(args: &RunArgs) -> anyhow::Result<()> {
         tracing::info!("takes over: the table of an earlier run is set aside as table.old");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_dataplane::FakeKernel;
+    use portolan_plan::kube_proxy::RuleMode;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kube_proxy_is_found_in_every_mode() {
+        let config = Config::default();
+        let mut kernel = FakeKernel::default();
+        assert!(!has_kube_proxy(&config, &mut kernel).await.unwrap());
+        for mode in [RuleMode::Iptables, RuleMode::Nftables] {
+            let mut kernel = FakeKernel::default();
+            kernel.packet_rules.modes.insert(mode);
+            assert!(has_kube_proxy(&config, &mut kernel).await.unwrap());
+        }
+        kernel.devices.insert(VIP_DEVICE.to_owned(), [].into());
+        assert!(has_kube_proxy(&config, &mut kernel).await.unwrap());
+    }
 }
