@@ -150,6 +150,9 @@ which containers without privileges cannot. */}}
     {{- if $a.prepare.modules }}
     - {name: modules, mountPath: /lib/modules, readOnly: true}
     {{- end }}
+    {{- with $a.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
 {{/* A container that waits, for pods whose init container does the work. */}}
