@@ -3,6 +3,7 @@
 //! HTTP requests to a controller: over TCP, its Unix socket, or a port forwarded to its pod.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,6 +74,18 @@ pub(crate) async fn clients(args: &ConnectArgs, is_action: bool) -> anyhow::Resu
         .map(|text| args.client("--controller", text))
         .collect()
 }
+
+/// An error that the other side answered with: it would be the same at another controller.
+#[derive(Debug)]
+pub(crate) struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 impl ConnectArgs {
     /// Whether controllers are named.
@@ -149,14 +162,14 @@ impl Client {
         match answer {
             Some(answer) if head.status.is_success() => Ok(answer),
             Some(answer) if answer["error"].is_string() => {
-                bail!("{}", answer["error"].as_str().unwrap_or_default())
+                let error = answer["error"].as_str().unwrap_or_default();
+                Err(Refused(error.to_owned()).into())
             }
-            _ => bail!(
-                "{}: {}: {}",
-                self.name(),
-                head.status,
-                String::from_utf8_lossy(&body).trim()
-            ),
+            _ => {
+                let text = String::from_utf8_lossy(&body);
+                let error = format!("{}: {}: {}", self.name(), head.status, text.trim());
+                Err(Refused(error).into())
+            }
         }
     }
 

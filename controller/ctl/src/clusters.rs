@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::answers::add;
 use crate::columns::columns;
 use crate::reply::Reply;
 
@@ -31,6 +32,27 @@ struct Cluster {
     last_contact_seconds: Option<f64>,
     connected: usize,
     programmed: usize,
+}
+
+/// One of the answers of several controllers: all know the same clusters, and each its own agents.
+pub(crate) fn merged(answers: Vec<Value>) -> Value {
+    let mut answers = answers.into_iter();
+    let mut all = answers.next().unwrap_or_default();
+    let Some(clusters) = all["clusters"].as_array_mut() else {
+        return all;
+    };
+    let others: Vec<Value> = answers.collect();
+    let of_others = || {
+        let lists = others.iter().map(|answer| answer["clusters"].as_array());
+        lists.flatten().flatten()
+    };
+    for cluster in clusters {
+        let name = cluster["name"].clone();
+        for other in of_others().filter(|other| other["name"] == name) {
+            add(cluster, other, &["connected", "programmed"]);
+        }
+    }
+    all
 }
 
 /// Shows the answer of `/debug/clusters`, a line for each cluster.

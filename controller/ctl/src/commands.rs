@@ -5,10 +5,10 @@
 use anyhow::{Context as _, bail};
 use portolan_model::NodeTable;
 use portolan_select::Explanation;
-use serde_json::Value;
 
+use crate::answers::Answers;
 use crate::args::{Cli, ClusterCommand, Command, DiffArgs};
-use crate::client::{Client, clients, encoded, of_agent};
+use crate::client::{Client, Refused, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
     agent, check, clusters, deletions, diff, dns, env, explain, fleet, health, imports, nodes,
@@ -46,12 +46,14 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
     match &cli.command {
         Command::Status => status::run(&clients).await,
         Command::Nodes { behind } => {
-            let answers = of_each(&clients, "/debug/nodes").await?;
-            nodes::show(answers, *behind, cli.output == Output::Wide)
+            let answers = Answers::ask(&clients, "/debug/nodes").await?;
+            let reply = nodes::show(answers.values(), *behind, cli.output == Output::Wide)?;
+            Ok(answers.complete(reply))
         }
         Command::Health(args) => {
-            let answers = of_each(&clients, "/debug/health").await?;
-            health::show(answers, args, cli.output == Output::Wide)
+            let answers = Answers::ask(&clients, "/debug/health").await?;
+            let reply = health::show(answers.values(), args, cli.output == Output::Wide)?;
+            Ok(answers.complete(reply))
         }
         Command::Wait {
             target,
@@ -87,21 +89,62 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
         }
         Command::Confirm { node, deletions: _ } => confirm(&clients, node.as_deref()).await,
         Command::Version { .. } => version::run(&clients).await,
-        command => {
-            // All controllers of a cluster have the same tables.
-            let client = clients.first().context("no controller")?;
-            dump(client, command, cli.output).await
-        }
+        command => match of_agents(&clients, command).await? {
+            Some(reply) => Ok(reply),
+            None => of_any(&clients, command, cli.output).await,
+        },
     }
 }
 
-/// The answers of all controllers: each knows the agents that are connected to it.
-async fn of_each(clients: &[Client], path: &str) -> anyhow::Result<Vec<Value>> {
-    let mut answers = Vec::new();
+/// Runs a command about what each controller knows of the agents that are connected to it.
+async fn of_agents(clients: &[Client], command: &Command) -> anyhow::Result<Option<Reply>> {
+    let (answers, reply) = match command {
+        Command::Diff(DiffArgs {
+            node: Some(node),
+            other: None,
+            ..
+        }) => {
+            let answers = Answers::ask(clients, "/debug/nodes").await?;
+            let client = &clients[answers.holder(node).unwrap_or_default()];
+            let path = format!("/debug/diff/{}", encoded(node));
+            (answers, diff::of_one(node, client.get(&path).await?)?)
+        }
+        Command::Cluster {
+            command: ClusterCommand::List,
+        } => {
+            let answers = Answers::ask(clients, "/debug/clusters").await?;
+            let reply = clusters::show(clusters::merged(answers.values()))?;
+            (answers, reply)
+        }
+        Command::ExplainImport { name } => {
+            let path = format!("/debug/federation?import={}", encoded(name));
+            let answers = Answers::ask(clients, &path).await?;
+            let reply = imports::show(imports::merged(answers.values()))?;
+            (answers, reply)
+        }
+        Command::Deletions => {
+            let answers = Answers::ask(clients, "/debug/deletions").await?;
+            let value = answers.joined("held", clients);
+            let text = deletions::show(&value, "is held back");
+            (answers, Reply::new(value, text))
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(answers.complete(reply)))
+}
+
+/// Shows a dump of which each controller has the same: that of the first one that answers.
+async fn of_any(clients: &[Client], command: &Command, output: Output) -> anyhow::Result<Reply> {
+    let mut notes = Vec::new();
     for client in clients {
-        answers.push(client.get(path).await?);
+        match dump(client, command, output).await {
+            Err(error) if !error.is::<Refused>() && notes.len() + 1 < clients.len() => {
+                notes.push(format!("{error:#}"));
+            }
+            reply => return Ok(reply?.with_notes(notes)),
+        }
     }
-    Ok(answers)
+    bail!("no controller")
 }
 
 /// Runs a command about the objects of a fleet, which asks etcd.
@@ -118,7 +161,7 @@ async fn of_fleet(cli: &Cli) -> Option<anyhow::Result<Reply>> {
     })
 }
 
-/// Shows a dump of which each controller has the same.
+/// Shows a dump of one controller.
 async fn dump(client: &Client, command: &Command, output: Output) -> anyhow::Result<Reply> {
     Ok(match command {
         Command::Table(args) => {
@@ -136,14 +179,6 @@ async fn dump(client: &Client, command: &Command, output: Output) -> anyhow::Res
                 get_table(client, other).await?,
             );
             diff::of_two(node, &a, other, &b)
-        }
-        Command::Diff(DiffArgs {
-            node: Some(node),
-            other: None,
-            ..
-        }) => {
-            let path = format!("/debug/diff/{}", encoded(node));
-            diff::of_one(node, client.get(&path).await?)?
         }
         Command::Explain { address, node } => {
             let (address, protocol) = address.rsplit_once('/').unwrap_or((address, "tcp"));
@@ -166,13 +201,6 @@ async fn dump(client: &Client, command: &Command, output: Output) -> anyhow::Res
             let text = dns::show(&value);
             Reply::new(value, text)
         }
-        Command::Cluster {
-            command: ClusterCommand::List,
-        } => clusters::show(client.get("/debug/clusters").await?)?,
-        Command::ExplainImport { name } => {
-            let path = format!("/debug/federation?import={}", encoded(name));
-            imports::show(client.get(&path).await?)?
-        }
         Command::ExplainExport { name } => {
             let path = format!("/debug/federation?export={}", encoded(name));
             imports::show_export(client.get(&path).await?)?
@@ -182,12 +210,7 @@ async fn dump(client: &Client, command: &Command, output: Output) -> anyhow::Res
             imports::show_plan(client.send("/debug/plan-policy", text).await?)?
         }
         Command::Problems => problems::show(client.get("/debug/problems").await?),
-        Command::Deletions => {
-            let value = client.get("/debug/deletions").await?;
-            let text = deletions::show(&value, "is held back");
-            Reply::new(value, text)
-        }
-        _ => anyhow::bail!("not a dump"),
+        _ => bail!("not a dump"),
     })
 }
 

@@ -11,11 +11,9 @@ pub(crate) fn show(answer: &Value, state: &str) -> String {
     let mut text = String::new();
     for held in answer["held"].as_array().into_iter().flatten() {
         let kind = held["kind"].as_str().unwrap_or_default();
-        let cluster = held["cluster"].as_str().unwrap_or_default();
-        let place = match cluster {
-            "" => String::new(),
-            cluster => format!("{cluster}: "),
-        };
+        let names = ["controller", "cluster"].map(|field| held[field].as_str().unwrap_or_default());
+        let named = names.iter().filter(|name| !name.is_empty());
+        let place: String = named.map(|name| format!("{name}: ")).collect();
         let (objects, of) = (&held["objects"], &held["ofObjects"]);
         // Writing to a String cannot fail.
         let _ = write!(

@@ -14,6 +14,7 @@ use portolan_select::{
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::answers::add;
 use crate::columns::columns;
 use crate::reply::Reply;
 
@@ -28,6 +29,16 @@ struct Answer {
     revision: u64,
     connected: usize,
     programmed: usize,
+}
+
+/// One of the answers of several controllers: all know the same import, and each its own agents.
+pub(crate) fn merged(answers: Vec<Value>) -> Value {
+    let mut answers = answers.into_iter();
+    let mut all = answers.next().unwrap_or_default();
+    for other in answers {
+        add(&mut all, &other, &["connected", "programmed"]);
+    }
+    all
 }
 
 /// Shows an import: a table for each port and family, and the clusters that do not serve it.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod answers;
 mod args;
 mod check;
 mod client;
@@ -80,6 +81,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         return watch::run(&cli, interval).await;
     }
     let reply = commands::run(&cli).await?;
+    reply.write_notes();
     std::io::stdout().write_all(reply.format(cli.output)?.as_bytes())?;
     Ok(reply.code)
 }

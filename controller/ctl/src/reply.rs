@@ -2,6 +2,8 @@
 
 //! The result of a command, and its formats.
 
+use std::io::Write as _;
+
 use clap::ValueEnum;
 use serde_json::Value;
 
@@ -41,6 +43,8 @@ pub(crate) struct Reply {
     pub(crate) text: String,
     /// The exit code.
     pub(crate) code: u8,
+    /// Sentences for the standard error output.
+    pub(crate) notes: Vec<String>,
     /// Whether the items of a list are documents of their own in YAML.
     is_documents: bool,
 }
@@ -51,6 +55,7 @@ impl Reply {
             value,
             text,
             code: 0,
+            notes: Vec::new(),
             is_documents: false,
         }
     }
@@ -65,6 +70,18 @@ impl Reply {
 
     pub(crate) fn with_code(self, code: u8) -> Self {
         Self { code, ..self }
+    }
+
+    pub(crate) fn with_notes(self, notes: Vec<String>) -> Self {
+        Self { notes, ..self }
+    }
+
+    /// Writes the notes, one a line.
+    pub(crate) fn write_notes(&self) {
+        for note in &self.notes {
+            // Nothing is left to do if this fails.
+            let _ = writeln!(std::io::stderr(), "portolanctl: {note}");
+        }
     }
 
     pub(crate) fn format(&self, output: Output) -> anyhow::Result<String> {

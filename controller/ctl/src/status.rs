@@ -4,6 +4,7 @@
 
 use serde_json::{Value, json};
 
+use crate::answers::UNANSWERED;
 use crate::client::Client;
 use crate::columns::columns;
 use crate::problems;
@@ -21,9 +22,6 @@ const TITLES: [&str; 10] = [
     "PROBLEMS",
     "DELETIONS-HELD",
 ];
-
-/// Exit code if a controller does not answer, as for one that is asked alone.
-const UNANSWERED: u8 = 2;
 
 /// Summarises each controller. One that does not answer has the error in its row.
 pub(crate) async fn run(clients: &[Client]) -> anyhow::Result<Reply> {

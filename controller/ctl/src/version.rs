@@ -5,6 +5,7 @@
 use portolan_runtime::BUILD;
 use serde_json::{Value, json};
 
+use crate::answers::UNANSWERED;
 use crate::client::Client;
 use crate::reply::Reply;
 
@@ -15,19 +16,30 @@ pub(crate) fn of_client() -> Reply {
     Reply::new(json!({ "client": client }), text)
 }
 
-/// The versions of portolanctl and of each controller.
+/// The versions of portolanctl and of each controller. One that does not answer has the error in its line.
 pub(crate) async fn run(clients: &[Client]) -> anyhow::Result<Reply> {
     let client = client();
     let mut text = line("portolanctl", &client);
     let mut controllers = Vec::new();
+    let mut code = 0;
     for one in clients {
-        let mut version = one.get("/debug/version").await?;
-        text.push_str(&line(&one.name(), &version));
+        let mut version = match one.get("/debug/version").await {
+            Ok(version) => version,
+            Err(error) if clients.len() == 1 => return Err(error),
+            Err(error) => json!({ "error": format!("{error:#}") }),
+        };
+        match version["error"].as_str() {
+            Some(error) => {
+                text.push_str(&format!("{}: {error}\n", one.name()));
+                code = UNANSWERED;
+            }
+            None => text.push_str(&line(&one.name(), &version)),
+        }
         version["controller"] = one.name().into();
         controllers.push(version);
     }
     let value = json!({ "client": client, "controllers": controllers });
-    Ok(Reply::new(value, text))
+    Ok(Reply::new(value, text).with_code(code))
 }
 
 fn client() -> Value {

@@ -28,19 +28,23 @@ pub(crate) async fn run(cli: &Cli, interval: Duration) -> anyhow::Result<u8> {
     let mut last = None;
     loop {
         ticks.tick().await;
-        let text = match commands::run(cli).await {
-            Ok(reply) => reply.format(cli.output)?,
+        let (text, reply) = match commands::run(cli).await {
+            Ok(reply) => (reply.format(cli.output)?, reply),
             Err(error) if last.is_none() => return Err(error),
             Err(error) => {
                 let _ = writeln!(std::io::stderr(), "portolanctl: {error:#}");
                 continue;
             }
         };
-        if last.as_ref() != Some(&text) {
+        if last
+            .as_ref()
+            .is_none_or(|(shown, notes)| *shown != text || *notes != reply.notes)
+        {
             let shown = separated(&text, cli.output, last.is_none(), stdout().is_terminal());
             stdout().write_all(shown.as_bytes())?;
             stdout().flush()?;
-            last = Some(text);
+            reply.write_notes();
+            last = Some((text, reply.notes));
         }
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::State;
-use axum::routing::post;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use clap::Parser as _;
 use serde_json::json;
@@ -59,4 +60,95 @@ async fn the_status_of_a_controller_that_does_not_answer_is_an_error() {
     let (address, _) = controller().await;
     let reply = run_for(&address, &["status"]).await.unwrap();
     assert_eq!(reply.code, 2, "{}", reply.text);
+}
+
+/// A controller with these answers to questions; it knows no other paths.
+async fn answering(answers: &[(&'static str, serde_json::Value)]) -> String {
+    let mut router = Router::new();
+    for (path, answer) in answers {
+        let answer = answer.clone();
+        router = router.route(path, get(|| async { Json(answer) }));
+    }
+    let unknown = || async {
+        (
+            StatusCode::NOT_FOUND,
+            Json(json!({"error": "not known here"})),
+        )
+    };
+    let router = router.fallback(unknown);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+async fn run_at(controllers: &[&str], arguments: &[&str]) -> anyhow::Result<Reply> {
+    let controllers = format!("--controller={}", controllers.join(","));
+    let program = ["portolanctl", &controllers];
+    run(&Cli::parse_from(program.iter().chain(arguments))).await
+}
+
+fn node(is_connected: bool, at: u64) -> serde_json::Value {
+    json!({"revision": 7, "nodes": [{
+        "node": "a", "connected": is_connected, "connected_at_ms": at, "refused_total": 0, "errors_total": 0,
+    }]})
+}
+
+#[tokio::test]
+async fn a_controller_that_does_not_answer_hides_no_nodes_of_others() {
+    let health = json!({"nodes": []});
+    let problems = json!({"problems": []});
+    let second = answering(&[
+        ("/debug/nodes", node(true, 5)),
+        ("/debug/health", health),
+        ("/debug/problems", problems),
+        ("/debug/version", json!({"version": "1.2.3"})),
+    ])
+    .await;
+    for (command, code) in [("nodes", 2), ("health", 2), ("version", 2)] {
+        let reply = run_for(&second, &[command]).await.unwrap();
+        assert_eq!(reply.code, code, "{command}: {}", reply.text);
+    }
+    let reply = run_for(&second, &["nodes"]).await.unwrap();
+    assert!(reply.text.contains("\na "), "{}", reply.text);
+    assert_eq!(reply.notes.len(), 1, "{:?}", reply.notes);
+    // Of these each controller has the same.
+    let reply = run_for(&second, &["problems"]).await.unwrap();
+    assert_eq!((reply.code, reply.notes.len()), (0, 1), "{}", reply.text);
+}
+
+#[tokio::test]
+async fn what_one_controller_knows_is_asked_of_that_one() {
+    let held = json!({"held": [{"kind": "Service", "objects": 60, "ofObjects": 70}]});
+    let behind = json!({"revision": 7, "programmed": 5, "records_equal": false, "own_equal": true});
+    let equal = json!({"revision": 7, "programmed": 7, "records_equal": true, "own_equal": true});
+    let cluster = |connected: u64| {
+        json!({"clusters": [{"name": "eu", "served": true, "revision": 7,
+            "connected": connected, "programmed": connected}]})
+    };
+    let first = answering(&[
+        ("/debug/nodes", node(false, 5)),
+        ("/debug/diff/a", behind),
+        ("/debug/deletions", json!({"held": []})),
+        ("/debug/clusters", cluster(1)),
+    ])
+    .await;
+    let second = answering(&[
+        ("/debug/nodes", node(true, 4)),
+        ("/debug/diff/a", equal),
+        ("/debug/deletions", held),
+        ("/debug/clusters", cluster(2)),
+    ])
+    .await;
+    let both = [&*first, &*second];
+    let diff = run_at(&both, &["diff", "a"]).await.unwrap();
+    assert_eq!(diff.code, 0, "{}", diff.text);
+    let deletions = run_at(&both, &["deletions"]).await.unwrap();
+    let expected = format!("{second}: Service: the deletion of 60 of 70 is held back\n");
+    assert_eq!(deletions.text, expected);
+    let clusters = run_at(&both, &["cluster", "list"]).await.unwrap();
+    assert!(clusters.text.contains(" 3/3\n"), "{}", clusters.text);
+    // A controller's own error is the answer.
+    let error = run_at(&both, &["explain-export", "web"]).await.unwrap_err();
+    assert_eq!(error.to_string(), "not known here");
 }

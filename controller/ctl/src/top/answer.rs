@@ -6,11 +6,11 @@ use std::cmp::Reverse;
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::{Asked, By};
-use crate::client::Client;
+use crate::answers::Answers;
 use crate::nodes;
+use crate::reply::Reply;
 
 /// Services by their use, and nodes by lag.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -87,9 +87,12 @@ impl Asked {
             Err(error) => top.notes.push(format!("no Services: {error:#}")),
         }
         match nodes {
-            Ok((nodes, omitted)) => {
+            Ok((nodes, omitted, errors)) => {
                 top.nodes = nodes;
                 top.leave_out(omitted, "nodes");
+                let errors = errors.into_iter();
+                top.notes
+                    .extend(errors.map(|error| format!("nodes are missing: {error}")));
             }
             Err(error) => top.notes.push(format!("no nodes: {error:#}")),
         }
@@ -105,18 +108,17 @@ impl Asked {
         serde_json::from_value(answer).context("the agent's answer is of another version")
     }
 
-    async fn nodes(&self) -> anyhow::Result<(Vec<Node>, usize)> {
-        let mut answers: Vec<Value> = Vec::new();
-        for controller in &self.controllers {
-            answers.push(Client::get(controller, "/debug/nodes").await?);
-        }
-        let merged = nodes::show(answers, false, false)?.value;
+    /// The nodes, how many more there are, and the errors of controllers that do not answer.
+    async fn nodes(&self) -> anyhow::Result<(Vec<Node>, usize, Vec<String>)> {
+        let answers = Answers::ask(&self.controllers, "/debug/nodes").await?;
+        let reply = nodes::show(answers.values(), false, false)?;
+        let Reply { value, notes, .. } = answers.complete(reply);
         let mut nodes: Vec<Node> =
-            serde_json::from_value(merged).context("the controller's answer")?;
+            serde_json::from_value(value).context("the controller's answer")?;
         nodes.sort_by_key(|node| (node.connected, Reverse(node.behind_ms), Reverse(node.lag)));
         let omitted = nodes.len().saturating_sub(self.limit.into());
         nodes.truncate(self.limit.into());
-        Ok((nodes, omitted))
+        Ok((nodes, omitted, notes))
     }
 }
 

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Answers of several controllers, of which some may not answer.
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::reply::Reply;
+
+/// Exit code if a controller does not answer, as for one that is asked alone.
+pub(crate) const UNANSWERED: u8 = 2;
+
+/// The answers to one question; at least one.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    /// The answers with their controllers, in the order of the controllers.
+    found: Vec<(usize, Value)>,
+    /// A sentence for each controller without an answer.
+    errors: Vec<String>,
+}
+
+impl Answers {
+    /// Asks all controllers.
+    ///
+    /// # Errors
+    /// The first one, if no controller answers.
+    pub(crate) async fn ask(clients: &[Client], path: &str) -> anyhow::Result<Self> {
+        let (mut found, mut errors) = (Vec::new(), Vec::new());
+        for (index, client) in clients.iter().enumerate() {
+            match client.get(path).await {
+                Ok(answer) => found.push((index, answer)),
+                Err(error) => errors.push(error),
+            }
+        }
+        if found.is_empty() {
+            return Err(errors.into_iter().next().context("no controller")?);
+        }
+        let errors = errors.iter().map(|error| format!("{error:#}")).collect();
+        Ok(Self { found, errors })
+    }
+
+    /// The answers alone.
+    pub(crate) fn values(&self) -> Vec<Value> {
+        self.found
+            .iter()
+            .map(|(_, answer)| answer.clone())
+            .collect()
+    }
+
+    /// The index of the controller with the agent of a node, or with its last session.
+    pub(crate) fn holder(&self, node: &str) -> Option<usize> {
+        let entries = self.found.iter().flat_map(|(index, answer)| {
+            let nodes = answer["nodes"].as_array().into_iter().flatten();
+            nodes.map(move |entry| (*index, entry))
+        });
+        let of_node = entries.filter(|(_, entry)| entry["node"] == node);
+        let latest = of_node.max_by_key(|(_, entry)| {
+            let is_connected = entry["connected"] == true;
+            (is_connected, entry["connected_at_ms"].as_u64())
+        });
+        latest.map(|(index, _)| index)
+    }
+
+    /// One answer: the items of a list from all controllers, each with the name of its own if there are several.
+    pub(crate) fn joined(&self, list: &str, clients: &[Client]) -> Value {
+        let mut all = Vec::new();
+        for (index, answer) in &self.found {
+            for item in answer[list].as_array().into_iter().flatten() {
+                let mut item = item.clone();
+                if clients.len() > 1 {
+                    item["controller"] = clients[*index].name().into();
+                }
+                all.push(item);
+            }
+        }
+        json!({ list: all })
+    }
+
+    /// A reply that names the controllers without an answer, and has a code for them unless it has another one.
+    pub(crate) fn complete(self, reply: Reply) -> Reply {
+        let code = match (self.errors.is_empty(), reply.code) {
+            (false, 0) => UNANSWERED,
+            (_, code) => code,
+        };
+        reply.with_notes(self.errors).with_code(code)
+    }
+}
+
+/// Adds numbers of one answer to those of another one.
+pub(crate) fn add(to: &mut Value, from: &Value, fields: &[&str]) {
+    for field in fields {
+        let numbers = [&*to, from].map(|value| value[field].as_u64().unwrap_or_default());
+        to[field] = numbers.iter().sum::<u64>().into();
+    }
+}
