@@ -40,6 +40,12 @@ impl FakeApi {
         self.0.lock().unwrap().objects.remove(path);
     }
 
+    /// Refuses all requests for a path.
+    pub(crate) fn forbid(&self, path: &str) {
+        let mut state = self.0.lock().unwrap();
+        state.objects.insert(path.to_owned(), Value::Null);
+    }
+
     /// An object as it is now.
     pub(crate) fn get(&self, path: &str) -> Value {
         self.0.lock().unwrap().objects[path].clone()
@@ -81,6 +87,9 @@ impl State {
         let Some(found) = self.objects.get(path) else {
             return failure(404);
         };
+        if found.is_null() {
+            return failure(403);
+        }
         if method == Method::GET {
             return (200, found.clone());
         }

@@ -26,6 +26,7 @@ use crate::mcs::Mcs;
 use crate::metrics::{CatalogMetrics, SourceCollector};
 use crate::relay;
 use crate::writer::{Federated, Known, McsPlanner, Question, SharedTrouble, Writer};
+pub(crate) use sources::answer_doubts;
 
 /// Time without yielding after which the writer counts as stuck. The first table of a large cluster
 /// takes seconds.

@@ -249,6 +249,7 @@ impl Writer {
             }
             Input::Left(cluster) => {
                 self.leave(pipeline, &cluster);
+                origins.forget_cluster(&cluster);
                 true
             }
             Input::Problems(problems) => {
@@ -376,6 +377,7 @@ impl Writer {
             cluster: Arc::clone(cluster),
             records: ByRecord::new(),
         });
+        pipeline.forget_versions(cluster);
     }
 
     /// Reports all that is wrong with files.

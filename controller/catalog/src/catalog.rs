@@ -322,6 +322,13 @@ impl Catalog {
         versions[index] = versions[index].max(version);
     }
 
+    /// Forgets how far the source of a cluster was: its next source may be another one, of lower versions.
+    pub fn forget_versions(&mut self, cluster: &str) {
+        if let Some(cluster) = self.clusters.get_mut(cluster) {
+            cluster.versions = None;
+        }
+    }
+
     /// All keys of a kind and cluster, those of objects that only have problems included.
     fn keys(&self, kind: Kind, cluster: &Arc<str>) -> BTreeSet<ObjectKey> {
         let held = self.clusters.get(cluster).map(|held| held.names(kind));

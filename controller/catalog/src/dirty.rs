@@ -29,7 +29,7 @@ pub struct DirtySet {
     pub imports: bool,
     /// Exports that changed, of which imports are made.
     pub exports: BTreeSet<ObjectKey>,
-    /// Whether ServiceImports, or statuses of ServiceExports, changed. No table depends on them.
+    /// Whether ServiceImports, or statuses of ServiceExports, changed, came or went. No table depends on them.
     pub observed: bool,
     /// Whether load balancers changed.
     pub load_balancers: bool,

@@ -69,6 +69,11 @@ impl Pipeline {
         self.catalog.apply(change, &mut self.dirty);
     }
 
+    /// Forgets how far the source of a cluster was, which is gone.
+    pub fn forget_versions(&mut self, cluster: &str) {
+        self.catalog.forget_versions(cluster);
+    }
+
     /// Whether there is anything to flush.
     #[must_use]
     pub fn is_dirty(&self) -> bool {

@@ -15,6 +15,7 @@
 mod config;
 mod listing;
 mod peak;
+mod remains;
 mod replacement;
 mod size;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use config::GuardConfig;
 use listing::Listing;
 pub use listing::Verdict;
 use peak::Peak;
+pub use remains::Remains;
 use replacement::Baselines;
 use size::Loss;
 pub use size::{Facts, HeldLoss, Size};
@@ -66,6 +68,9 @@ pub struct DeletionGuard<P> {
     withheld: BTreeMap<ObjectKey, Loss<P>>,
     /// The size of all withheld losses.
     lost: Size,
+    /// Losses that the guard before held, until a listing shows them again: the rest of each object, `None` for a
+    /// deletion.
+    inherited: BTreeMap<ObjectKey, Option<Facts>>,
     state: State,
     peak: Peak,
     baselines: Baselines,
@@ -84,6 +89,7 @@ impl<P> DeletionGuard<P> {
             ready: 0,
             withheld: BTreeMap::new(),
             lost: Size::default(),
+            inherited: BTreeMap::new(),
             state: State::Calm,
             peak: Peak::default(),
             baselines: Baselines::default(),
@@ -172,6 +178,7 @@ impl<P> DeletionGuard<P> {
             return Vec::new();
         }
         let news = self.let_go_all(now);
+        self.lose_inherited(now);
         // Confirmed losses are no part of a burst.
         self.peak.reset(self.size(), now);
         self.baselines.clear();
@@ -185,7 +192,7 @@ impl<P> DeletionGuard<P> {
             return None;
         };
         Some(HeldLoss {
-            lost: self.lost,
+            lost: self.lost.plus(self.inherited_size()),
             of: self.size(),
             until,
         })
@@ -204,11 +211,15 @@ impl<P> DeletionGuard<P> {
 
     /// The size of a loss.
     fn lost_by(&self, key: &ObjectKey, loss: &Loss<P>) -> Size {
+        self.size_of_loss(key, loss.left.as_ref())
+    }
+
+    /// The size of what an object loses that becomes `left`.
+    fn size_of_loss(&self, key: &ObjectKey, left: Option<&Facts>) -> Size {
         let had = self.in_force.get(key).map_or(0, |facts| facts.ready);
-        let left = loss.left.as_ref().map_or(0, |facts| facts.ready);
         Size {
-            objects: usize::from(loss.left.is_none()),
-            ready: had.saturating_sub(left),
+            objects: usize::from(left.is_none()),
+            ready: had.saturating_sub(left.map_or(0, |facts| facts.ready)),
         }
     }
 
@@ -277,6 +288,7 @@ impl<P> DeletionGuard<P> {
     fn accept(&mut self, key: ObjectKey, facts: Facts, now: Instant) {
         self.record_change(&key, Some(&facts), now);
         self.remove_withheld(&key);
+        self.inherited.remove(&key);
         if let State::Held { replaced, .. } = &mut self.state
             && facts.ready > 0
         {

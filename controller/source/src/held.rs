@@ -12,7 +12,8 @@ use portolan_dns as dns;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::deletions::{DeletionGuard, Facts, GuardConfig, HeldLoss, Verdict};
+use crate::deletions::{DeletionGuard, Facts, GuardConfig, HeldLoss, Remains, Verdict};
+use crate::estate::{Estate, Seat};
 use crate::objects::{Converted, Names};
 
 /// Objects whose deletions are held: those of a kind in a cluster.
@@ -24,6 +25,8 @@ pub struct HeldDeletions {
     held: watch::Sender<BTreeMap<HeldKey, HeldLoss>>,
     begun: Mutex<BTreeMap<Kind, u64>>,
     confirmations: watch::Sender<u64>,
+    /// What guards know, between two sources of a cluster.
+    estate: Estate,
 }
 
 impl HeldDeletions {
@@ -55,6 +58,22 @@ impl HeldDeletions {
         held
     }
 
+    /// Forgets a cluster that is served no more, or is read in another way from now on: nothing of it is held, and the
+    /// first listing of its next source is believed.
+    pub fn forget(&self, cluster: &str) {
+        self.estate.forget(cluster);
+        self.held.send_if_modified(|all| {
+            let before = all.len();
+            all.retain(|(of, _), _| **of != *cluster);
+            all.len() != before
+        });
+    }
+
+    /// What parts of a source leave to those of the next one.
+    pub(crate) fn estate(&self) -> &Estate {
+        &self.estate
+    }
+
     fn report(&self, key: &HeldKey, held: Option<HeldLoss>) {
         self.held.send_if_modified(|all| match held {
             Some(held) => all.insert(key.clone(), held) != Some(held),
@@ -68,12 +87,15 @@ impl HeldDeletions {
     }
 }
 
-/// The report of one guard, among the held deletions of all. Once it is dropped, as its source ends, nothing is held.
+/// The report of one guard, among the held deletions of all. Once it is dropped, as its source ends, nothing is held,
+/// but for what the guard leaves to the next source of its cluster.
 #[derive(Debug)]
 pub struct HoldReport {
     key: HeldKey,
     holds: Arc<HeldDeletions>,
     confirmations: watch::Receiver<u64>,
+    /// Whether the report stays as it is, for the guard of the next source.
+    stays: bool,
 }
 
 impl HoldReport {
@@ -84,6 +106,7 @@ impl HoldReport {
             key,
             confirmations: holds.confirmations.subscribe(),
             holds,
+            stays: false,
         }
     }
 
@@ -129,15 +152,41 @@ impl HoldReport {
 
 impl Drop for HoldReport {
     fn drop(&mut self) {
-        self.holds.report(&self.key, None);
+        if !self.stays {
+            self.holds.report(&self.key, None);
+        }
     }
 }
 
-/// The guard of one kind, with clock, log and report.
+/// The guard of one kind, with clock, log and report. It begins with what the guard of the source before has left, and
+/// leaves that to the next one.
 #[derive(Debug)]
 pub(crate) struct KindGuard<P> {
     guard: DeletionGuard<P>,
     report: HoldReport,
+    seat: Seat,
+}
+
+/// What a guard leaves.
+#[derive(Debug)]
+struct Left {
+    remains: Remains,
+    /// With those that it has not seen yet.
+    confirmations: watch::Receiver<u64>,
+}
+
+impl<P> Drop for KindGuard<P> {
+    fn drop(&mut self) {
+        let nothing = DeletionGuard::new(GuardConfig::OFF);
+        let remains = std::mem::replace(&mut self.guard, nothing).into_remains();
+        let is_held = remains.is_held();
+        let left = Left {
+            remains,
+            confirmations: self.report.confirmations.clone(),
+        };
+        let is_left = self.report.holds.estate.leave(&self.seat, left);
+        self.report.stays = is_held && is_left;
+    }
 }
 
 #[cfg_attr(
@@ -154,9 +203,19 @@ impl<P> KindGuard<P> {
         config: GuardConfig,
         holds: Arc<HeldDeletions>,
     ) -> Self {
+        let (seat, left) = holds.estate.take::<Left>(&cluster, Some(kind));
+        let mut report = HoldReport::new((cluster, kind), holds);
+        let guard = match left {
+            Some(left) => {
+                report.confirmations = left.confirmations;
+                DeletionGuard::seeded(config, left.remains, now())
+            }
+            None => DeletionGuard::new(config),
+        };
         Self {
-            guard: DeletionGuard::new(config),
-            report: HoldReport::new((cluster, kind), holds),
+            guard,
+            report,
+            seat,
         }
     }
 

@@ -49,7 +49,7 @@ use population::Population;
 pub use client::{ClientError, check_kubeconfig, client, own_client};
 pub use events::{problem_channel, report_problems};
 pub use identity::{ClusterId, cluster_id};
-pub use member::{MemberConfig, MemberError, may_replace};
+pub use member::{MemberConfig, MemberError, MemberId, may_replace};
 pub use probe::{VersionError, newest_versions};
 pub use report::report_held;
 pub use stats::{KindStats, Stats};
@@ -123,8 +123,10 @@ pub async fn watch_with(
     let is_shared = shares.is_some();
     let kinds = 3 + usize::from(options.pods) + if is_shared { 4 } else { 0 };
     let exports = shares.as_ref();
-    let exports =
-        exports.map(|automatic| Arc::new(Exports::new(sink.clone(), *automatic.borrow())));
+    let exports = exports.map(|automatic| {
+        let (sink, automatic) = (sink.clone(), *automatic.borrow());
+        Arc::new(Exports::new(&cluster, sink, automatic, stats.holds()))
+    });
     let feeds = Feeds {
         pending: Arc::new(Pending::new(kinds)),
         pending_names: Arc::new(Pending::new(3 + usize::from(named_pods))),

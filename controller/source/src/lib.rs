@@ -11,6 +11,7 @@ mod contact;
 pub mod deletions;
 #[cfg(feature = "edge")]
 pub mod edge;
+mod estate;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod file;

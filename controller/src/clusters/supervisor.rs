@@ -11,6 +11,7 @@ mod tokens;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::mem::discriminant;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,9 +21,10 @@ use portolan_auth::Issuers;
 use portolan_policy::{Access, Cluster, Objects};
 use portolan_source::deletions::GuardConfig;
 use portolan_source::{HeldDeletions, Sink, file};
+use portolan_tablelog::Doubts;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::policy::PolicyFiles;
@@ -42,6 +44,9 @@ const EVENTS: usize = 8;
 
 /// Pauses before the source of a cluster is started again after a panic: each is twice the last one.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// How long the next source of a cluster waits for the end of the one before, whose guards leave it what they know.
+const ENDS: Duration = Duration::from_secs(5);
 
 /// Reads a cluster's objects; [`file::watch`], but for tests.
 type Read = fn(
@@ -82,6 +87,8 @@ pub(crate) struct Supervisor {
     tokens: TokenDesk,
     /// Whether states of clusters outlive a restart.
     keeps_states: bool,
+    /// Agents with later versions than those of the tables.
+    doubts: Option<Doubts>,
 }
 
 /// The source of one cluster. It stops when this is dropped.
@@ -93,7 +100,18 @@ struct Running {
     again: Option<Instant>,
     /// The pause before the next start.
     pause: Duration,
-    _stop: DropGuard,
+    stop: DropGuard,
+    /// Cancelled once the source has ended.
+    ended: CancellationToken,
+}
+
+impl Running {
+    /// Stops the source, and waits for its end.
+    async fn end(self) {
+        drop(self.stop);
+        // What a source leaves that ends later does not count.
+        let _ = timeout(ENDS, self.ended.cancelled()).await;
+    }
 }
 
 /// How a cluster is read.
@@ -159,7 +177,14 @@ impl Supervisor {
             seats: EdgeSeats::default(),
             tokens: TokenDesk::default(),
             keeps_states: true,
+            doubts: None,
         }
+    }
+
+    /// Answers doubts about the versions of clusters that are reached by kubeconfigs.
+    pub(crate) fn with_doubts(mut self, doubts: Doubts) -> Self {
+        self.doubts = Some(doubts);
+        self
     }
 
     /// Takes clusters from edge controllers. `keeps_states` says whether states of clusters outlive a restart.
@@ -279,6 +304,7 @@ impl Supervisor {
         self.tell_policies().await?;
         for name in self.left(&clusters) {
             self.running.remove(&name);
+            self.guard.1.forget(&name);
             self.lock().remove(&name);
             self.members.forget(&name);
             self.seats.close(&name);
@@ -368,7 +394,8 @@ impl Supervisor {
         self.start(cluster, way, PAUSES[0]).await
     }
 
-    /// Starts the source of a cluster, and has the writer take its events. A source that ran stops.
+    /// Starts the source of a cluster, and has the writer take its events. A source that ran stops. If it read the
+    /// cluster in the same way, the deletion guards go on from there; the first listing of another way is believed.
     async fn start(
         &mut self,
         cluster: Arc<str>,
@@ -383,7 +410,14 @@ impl Supervisor {
         if !matches!(way, Way::Edge) {
             self.seats.close(&cluster);
         }
-        let task = match &way {
+        if let Some(before) = self.running.remove(&cluster) {
+            let is_same = discriminant(&before.way) == discriminant(&way);
+            before.end().await;
+            if !is_same {
+                self.guard.1.forget(&cluster);
+            }
+        }
+        let (task, ended) = match &way {
             Way::Files(paths) => self.start_files(&cluster, paths.subscribe(), sink, token.clone()),
             Way::Member(member) => self.start_member(&cluster, member, sink, &token),
             Way::Edge => self.start_edge(&cluster, sink, token.clone()),
@@ -393,7 +427,8 @@ impl Supervisor {
             task,
             again: None,
             pause,
-            _stop: token.drop_guard(),
+            stop: token.drop_guard(),
+            ended,
         };
         self.running.insert(Arc::clone(&cluster), running);
         let joined = ClusterChange::Joined { cluster, events };
@@ -406,7 +441,7 @@ impl Supervisor {
         paths: watch::Receiver<Vec<PathBuf>>,
         sink: Sink,
         token: CancellationToken,
-    ) -> Id {
+    ) -> (Id, CancellationToken) {
         let options = file::Options {
             guard: Some(self.guard.clone()),
             shares: Some(self.automatic.subscribe()),
@@ -415,7 +450,22 @@ impl Supervisor {
         let contact = SourceContact::Files(Arc::clone(&options.contact));
         self.lock().insert(Arc::clone(cluster), contact);
         let watch = (self.read)(paths, Arc::clone(cluster), sink, options, token);
-        self.tasks.spawn(watch).id()
+        self.spawn(watch)
+    }
+
+    /// Runs a source. Returns its task, and a token that is cancelled once the source has ended or panicked, and its
+    /// guards are gone.
+    fn spawn(
+        &mut self,
+        source: impl Future<Output = ()> + Send + 'static,
+    ) -> (Id, CancellationToken) {
+        let ended = CancellationToken::new();
+        let guard = ended.clone().drop_guard();
+        let task = self.tasks.spawn(async move {
+            source.await;
+            drop(guard);
+        });
+        (task.id(), ended)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Arc<str>, SourceContact>> {

@@ -17,10 +17,12 @@ use tokio::time::{Instant, timeout};
 use super::Work;
 use super::request::{Failure, api, failure};
 
-/// The slices that are ours.
-const OURS: &str = "endpointslice.kubernetes.io/managed-by=portolan.dev";
+/// The label of the slices that are ours, and its value.
+const OURS: (&str, &str) = ("endpointslice.kubernetes.io/managed-by", "portolan.dev");
 /// The time between two listings: so long a slice that somebody else changes stays changed.
 const PERIOD: Duration = Duration::from_secs(300);
+/// The same while none is wanted and none was found: for clusters without slices, of which there are many.
+const UNUSED_PERIOD: Duration = Duration::from_secs(3600);
 /// The time until a listing or a write that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
 /// How long a listing may take.
@@ -44,6 +46,10 @@ pub(super) struct Slices {
     found: BTreeMap<ImportName, Found>,
     listed: Option<Instant>,
     failed: Option<Instant>,
+    /// Whether none is wanted.
+    is_unused: bool,
+    /// Whether the last listing was not permitted while none was wanted.
+    is_forbidden: bool,
     /// Slices that could not be written lately.
     paused: BTreeMap<ImportName, Instant>,
 }
@@ -63,10 +69,22 @@ impl Slices {
         if self.failed.is_some_and(|failed| now < failed + AGAIN) {
             return Ok(None);
         }
-        let is_old = self.listed.is_none_or(|listed| now >= listed + PERIOD);
-        if is_old {
+        self.is_unused = wanted.is_empty();
+        if self.is_forbidden && !self.is_unused {
+            // What is there must be known before any is written.
+            self.listed = None;
+        }
+        let period = self.period();
+        if self.listed.is_none_or(|listed| now >= listed + period) {
             self.failed = Some(now);
-            self.found = list(client).await?;
+            let listing = list(client).await;
+            // Whoever wants no slices need not permit to write any.
+            let is_denied = |failure: &Failure| failure.result == "forbidden";
+            self.is_forbidden = self.is_unused && listing.as_ref().is_err_and(is_denied);
+            self.found = match self.is_forbidden {
+                true => BTreeMap::new(),
+                false => listing?,
+            };
             self.failed = None;
             self.listed = Some(now);
         }
@@ -99,13 +117,21 @@ impl Slices {
         }))
     }
 
+    /// The time between two listings.
+    fn period(&self) -> Duration {
+        match self.is_unused && self.found.is_empty() {
+            true => UNUSED_PERIOD,
+            false => PERIOD,
+        }
+    }
+
     /// When a listing or a failed write is due.
     pub(super) fn due(&self) -> Option<Instant> {
         // Nothing is written between a listing that failed and the next one.
         if let Some(failed) = self.failed {
             return Some(failed + AGAIN);
         }
-        let listed = self.listed.map(|listed| listed + PERIOD);
+        let listed = self.listed.map(|listed| listed + self.period());
         let paused = self.paused.values().min().copied();
         [listed, paused].into_iter().flatten().min()
     }
@@ -190,7 +216,9 @@ async fn list(client: &Client) -> Result<BTreeMap<ImportName, Found>, Failure> {
 
 async fn list_all(client: &Client) -> kube::Result<BTreeMap<ImportName, Found>> {
     let api = api(client, WriteKind::EndpointSlice, None);
-    let mut params = ListParams::default().labels(OURS).limit(PAGE);
+    let (label, ours) = OURS;
+    let selector = format!("{label}={ours}");
+    let mut params = ListParams::default().labels(&selector).limit(PAGE);
     let mut all = BTreeMap::new();
     loop {
         let page = api.list(&params).await?;
@@ -204,6 +232,10 @@ async fn list_all(client: &Client) -> kube::Result<BTreeMap<ImportName, Found>> 
 
 fn found(object: &DynamicObject) -> Option<(ImportName, Found)> {
     let metadata = &object.metadata;
+    // What has not the label is somebody else's, even if the server lists it: it would be deleted.
+    let (label, ours) = OURS;
+    let labels = metadata.labels.as_ref()?;
+    labels.get(label).filter(|value| *value == ours)?;
     let name = ImportName {
         namespace: metadata.namespace.as_deref()?.into(),
         name: metadata.name.as_deref()?.into(),

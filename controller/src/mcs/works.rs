@@ -14,7 +14,8 @@ use tokio::sync::watch;
 pub(crate) struct Work {
     /// The writes that make ServiceExports and ServiceImports as they should be, in order.
     pub(crate) writes: Arc<Vec<Write>>,
-    /// The EndpointSlices of imports; `None` if none are written, nor looked for.
+    /// The EndpointSlices of imports, in place of all that are there; `None` if none are written or deleted, nor looked
+    /// for.
     pub(crate) slices: Option<Arc<BTreeMap<ImportName, WantedSlice>>>,
     /// The UIDs of ServiceImports, which own their slices.
     pub(crate) owners: Arc<BTreeMap<ImportName, Arc<str>>>,

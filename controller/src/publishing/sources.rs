@@ -49,6 +49,7 @@ impl Publishing {
             let supervisor = supervisor(args, changes, (sources, states), members, stats);
             let supervisor =
                 supervisor.with_edges(self.edges.clone(), args.clusters.state_dir.is_some());
+            let supervisor = supervisor.with_doubts(self.publisher.doubts());
             let supervisor = match self.cluster_issuers.take() {
                 Some(issuers) => supervisor.with_tokens(issuers),
                 None => supervisor,
@@ -118,7 +119,7 @@ fn shares(args: &Args) -> Option<watch::Receiver<bool>> {
 /// Asks the source for its newest versions when an agent has later ones. If it has not reached them,
 /// it was restored from a backup, and the agent is served at once. A question that fails is repeated:
 /// agents and relays doubt once, and wait for the answer.
-async fn answer_doubts<F, E>(newest: impl Fn() -> F, doubts: SourceDoubts)
+pub(crate) async fn answer_doubts<F, E>(newest: impl Fn() -> F, doubts: SourceDoubts)
 where
     F: Future<Output = Result<Vec<u64>, E>>,
     E: std::fmt::Display,

@@ -28,10 +28,21 @@ pub(in crate::writer) struct Inputs {
     pub(super) reached: BTreeSet<Arc<str>>,
     /// The members that may still change what is wanted.
     pub(super) awaited: Awaited,
-    /// Whether EndpointSlices are written.
-    pub(super) with_slices: bool,
+    /// What becomes of EndpointSlices.
+    pub(super) slices: SliceUse,
     /// Whether this replica writes.
     pub(super) is_leading: bool,
+}
+
+/// What becomes of the EndpointSlices of imports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::writer) enum SliceUse {
+    /// They are written.
+    Written,
+    /// None is wanted: those that were written are deleted.
+    Unwanted,
+    /// It is not known: those that are there stay.
+    Unknown,
 }
 
 impl McsPlanner {
@@ -60,7 +71,8 @@ impl McsPlanner {
         let inputs = (inputs, self.works.joined());
         let is_same = self.last.as_ref() == Some(&inputs);
         let (inputs, joined) = inputs;
-        let has_endpoints = pipeline.take_endpoints_changed() && inputs.with_slices;
+        let are_written = inputs.slices == SliceUse::Written;
+        let has_endpoints = pipeline.take_endpoints_changed() && are_written;
         if is_same && !has_changed && !has_endpoints {
             return;
         }
@@ -79,10 +91,16 @@ impl McsPlanner {
 
 fn work(pipeline: &Pipeline, cluster: &Arc<str>, inputs: &Inputs) -> Work {
     let awaited = &inputs.awaited;
-    // As long as a member is awaited its slices may be missing.
-    let with_slices = inputs.with_slices && awaited.ids.is_empty();
-    let slices = with_slices.then(|| Arc::new(pipeline.mcs_slices(cluster)));
-    let owners = slices.as_ref().map(|_| owners(pipeline, cluster));
+    let slices = match inputs.slices {
+        // As long as a member is awaited its slices may be missing.
+        _ if !awaited.ids.is_empty() => None,
+        SliceUse::Unknown => None,
+        // A process that begins does not know whether slices were wanted before.
+        SliceUse::Unwanted => Some(Arc::default()),
+        SliceUse::Written => Some(Arc::new(pipeline.mcs_slices(cluster))),
+    };
+    let some = slices.as_ref().filter(|slices| !slices.is_empty());
+    let owners = some.map(|_| owners(pipeline, cluster));
     Work {
         writes: Arc::new(pipeline.mcs_writes(cluster, awaited)),
         slices,
@@ -103,3 +121,6 @@ fn owners(pipeline: &Pipeline, cluster: &Arc<str>) -> BTreeMap<ImportName, Arc<s
     });
     named.collect()
 }
+
+#[cfg(test)]
+mod tests;

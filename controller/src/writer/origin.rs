@@ -40,6 +40,11 @@ impl Origins {
         self.observed = None;
     }
 
+    /// Forgets the versions of a cluster that left.
+    pub(super) fn forget_cluster(&mut self, cluster: &str) {
+        self.published.remove(cluster);
+    }
+
     /// The origin of the last revision without its times, for a repair.
     pub(super) fn repeat(&self) -> Origin {
         let of_cluster = |versions: &[u64; 3]| ClusterOrigin {
@@ -132,6 +137,24 @@ mod tests {
             origins.take_origin(&mut pipeline, |_| true),
             Origin::default()
         );
+    }
+
+    #[test]
+    fn a_cluster_that_left_returns_with_its_own_versions() {
+        let mut origins = Origins::new(SystemTime::UNIX_EPOCH);
+        let mut pipeline = Pipeline::default();
+        for version in [10, 3] {
+            pipeline.apply(ObjectChange::Reached {
+                kind: Kind::Node,
+                cluster: "".into(),
+                version,
+            });
+            let origin = origins.take_origin(&mut pipeline, |_| true);
+            assert_eq!(origin.clusters[""].source_versions, [0, 0, version]);
+            pipeline.forget_versions("");
+            origins.forget_cluster("");
+            assert_eq!(origins.repeat(), Origin::default());
+        }
     }
 
     #[test]

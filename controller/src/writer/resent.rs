@@ -29,6 +29,12 @@ impl Resent {
             let object = match change {
                 ObjectChange::Put { object, .. } => object.reference(),
                 ObjectChange::Refused { object, .. } => object.clone(),
+                // With those that it does not send again, as their deletions or losses of endpoints are held.
+                ObjectChange::Retain { kind, keep, .. } => {
+                    let of_kind = self.0.entry(*kind).or_default();
+                    of_kind.extend(keep.iter().cloned());
+                    continue;
+                }
                 _ => continue,
             };
             self.0.entry(object.kind).or_default().insert(object.key);
@@ -83,5 +89,26 @@ mod tests {
         retained.for_each(|change| catalog.apply(change, &mut dirty));
         assert!(catalog.service(&key("a")).is_some() && catalog.service(&key("b")).is_none());
         assert!(catalog.export(&key("a")).is_none() && catalog.export(&key("b")).is_some());
+    }
+
+    #[test]
+    fn what_a_source_holds_stays_though_it_is_not_sent_again() {
+        let key = ObjectKey {
+            cluster: "eu-1".into(),
+            namespace: "shop".into(),
+            name: "a".into(),
+        };
+        let mut resent = Resent::default();
+        resent.note(&[ObjectChange::Retain {
+            kind: Kind::Service,
+            cluster: "eu-1".into(),
+            keep: BTreeSet::from([key.clone()]),
+        }]);
+        let retained = resent.retained(&"eu-1".into());
+        let mut kept = retained.filter_map(|change| match change {
+            ObjectChange::Retain { keep, .. } => keep.into_iter().next(),
+            _ => None,
+        });
+        assert_eq!((kept.next(), kept.next()), (Some(key), None));
     }
 }

@@ -45,6 +45,6 @@ pub use publisher::Publisher;
 pub use reader::{First, Have, How, Next, TableReader};
 pub use scope::Scope;
 pub use shared::State;
-pub use sources::SourceDoubts;
+pub use sources::{Doubts, SourceDoubts};
 pub use update::{PublishObserver, Update};
 pub use wire::single;

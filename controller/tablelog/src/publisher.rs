@@ -19,7 +19,7 @@ use crate::published::{Outcome, Published};
 use crate::reader::TableReader;
 use crate::shared::{Shared, State};
 use crate::since::{OwnPart, SharedPart};
-use crate::sources::SourceDoubts;
+use crate::sources::{Doubts, SourceDoubts};
 use crate::update::{PublishObserver, Update};
 
 /// The only writer of the tables. [`publish`](Self::publish) is the only way to change them: it
@@ -66,10 +66,13 @@ impl Publisher {
     /// source.
     #[must_use]
     pub fn source_doubts(&self, cluster: &Arc<str>) -> SourceDoubts {
-        SourceDoubts {
-            shared: Arc::clone(&self.shared),
-            feed: self.shared.feed(cluster),
-        }
+        self.doubts().of(cluster)
+    }
+
+    /// The same of all clusters.
+    #[must_use]
+    pub fn doubts(&self) -> Doubts {
+        Doubts(Arc::clone(&self.shared))
     }
 
     /// Publishes one update.
@@ -127,9 +130,10 @@ impl Publisher {
     }
 
     /// Stops serving a cluster: its streams are sent nothing more, until [`set_synced`](Self::set_synced)
-    /// is called again.
+    /// is called again. Its versions are forgotten: those of its next source may be lower.
     pub fn withhold(&mut self, cluster: &Arc<str>) {
         let was_served = self.shared.feed(cluster).withhold();
+        self.shared.write().forget_versions(cluster);
         self.published.send_if_modified(|published| {
             published.synced -= usize::from(was_served);
             was_served
@@ -201,6 +205,7 @@ impl Drop for Publisher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Origin;
     use portolan_model::{NodeInfo, NodeKey};
     use portolan_select::TableDelta;
 
@@ -216,6 +221,21 @@ mod tests {
         TableDelta {
             nodes: BTreeMap::from([(node, info)]),
             ..TableDelta::default()
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_returns_may_have_lower_versions() {
+        let (mut publisher, _tables) = Publisher::new(Retention::default());
+        let cluster: Arc<str> = "".into();
+        for (name, versions) in [("a", [10, 10, 10]), ("b", [3, 3, 3])] {
+            let origin = Origin::versions(&cluster, versions.to_vec());
+            publisher.publish(Update::from(&zone(name)).from_origin(origin));
+            publisher.set_synced(&cluster);
+            let log = publisher.shared.read();
+            assert_eq!(log.of(&cluster).source_versions(), versions);
+            drop(log);
+            publisher.withhold(&cluster);
         }
     }
 

@@ -5,6 +5,7 @@
 //! A controller that restarts after the restore of its API server has lower versions than its
 //! agents. Only the API server's own newest version tells this from a controller that is late.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::Notify;
@@ -49,17 +50,46 @@ impl StatedVersions {
     }
 }
 
+/// The handles of the sources of all clusters.
+#[derive(Debug, Clone)]
+pub struct Doubts(pub(crate) Arc<Shared>);
+
+impl Doubts {
+    /// The handle that proves to agents that the versions of a cluster's source went back, for the
+    /// source.
+    #[must_use]
+    pub fn of(&self, cluster: &Arc<str>) -> SourceDoubts {
+        SourceDoubts {
+            shared: Arc::clone(&self.0),
+            feed: self.0.feed(cluster),
+            is_open: AtomicBool::new(false),
+        }
+    }
+}
+
 /// The side of one cluster's source: it is told of doubts, and states its newest versions.
 #[derive(Debug)]
 pub struct SourceDoubts {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) feed: Arc<Feed>,
+    shared: Arc<Shared>,
+    feed: Arc<Feed>,
+    /// Whether a doubt waits for an answer.
+    is_open: AtomicBool,
+}
+
+impl Drop for SourceDoubts {
+    fn drop(&mut self) {
+        if self.is_open.load(Ordering::Relaxed) {
+            // Agents doubt once: the next source answers.
+            self.feed.stated().doubt();
+        }
+    }
 }
 
 impl SourceDoubts {
     /// Completes when an agent has a table of later versions than the published ones.
     pub async fn doubted(&self) {
         self.feed.stated().doubted.notified().await;
+        self.is_open.store(true, Ordering::Relaxed);
     }
 
     /// States the source's newest versions, in the order of [`ClusterOrigin::source_versions`]. They
@@ -69,6 +99,7 @@ impl SourceDoubts {
     pub fn stated(&self, asked: Instant, versions: Vec<u64>) {
         let last = self.feed.stated().last.write();
         *last.unwrap_or_else(PoisonError::into_inner) = Some((asked, versions));
+        self.is_open.store(false, Ordering::Relaxed);
         self.shared.raise();
     }
 }

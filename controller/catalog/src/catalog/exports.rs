@@ -147,6 +147,8 @@ impl Catalog {
         let (key, status) = (export.key.clone(), export.status.clone());
         let Some(mut before) = exports.insert(name.clone(), Box::new(export)) else {
             dirty.exports.insert(key);
+            // One that was deleted and is there again makes the same imports, and may lack its conditions.
+            dirty.observed = true;
             return;
         };
         dirty.observed |= before.status != status;
@@ -163,6 +165,7 @@ impl Catalog {
         let gone = shared.and_then(|shared| shared.exports.remove(&name));
         if gone.is_some() {
             dirty.exports.insert(key.clone());
+            dirty.observed = true;
         }
     }
 }

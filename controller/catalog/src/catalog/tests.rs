@@ -309,6 +309,8 @@ fn versions_only_grow() {
     assert_eq!(reach(Kind::EndpointSlice, 8), [9, 8, 5]);
     assert_eq!(reach(Kind::Service, 3), [9, 8, 5]);
     assert_eq!(reach(Kind::Pod, 99), [9, 8, 5]);
+    catalog.forget_versions("");
+    assert!(catalog.source_versions().is_empty());
 }
 
 #[test]

@@ -35,6 +35,9 @@ use crate::project::{Exported, Exporter};
 /// The field of problems with virtual addresses.
 const ADDRESSES: &str = "spec.ips";
 
+/// Services, by the cluster that exports them.
+type Sources = BTreeMap<Arc<str>, BTreeSet<ImportName>>;
+
 /// Parts of plans that nothing else holds.
 #[derive(Debug, Default)]
 pub(super) struct Given {
@@ -232,11 +235,17 @@ impl Federation {
         for (name, plan) in changes.imports {
             self.take_import(&mut given, name, plan);
         }
+        let mut first = Sources::new();
         for (name, plan) in changes.services {
             let users = self.users.take(&service_key(&name.cluster, &name.service));
             self.dirty.extend(users.into_iter().map(owned));
+            if plan.is_some() && !given.services.contains_key(&name) {
+                let of_cluster = first.entry(Arc::clone(&name.cluster)).or_default();
+                of_cluster.insert(name.service.clone());
+            }
             replace(&mut given.services, name, plan);
         }
+        self.take_first(&given.cluster, &first);
         let has_ports = !changes.gateways.is_empty();
         for (name, plan) in changes.gateways {
             let service = service_key(&given.cluster, &name);
@@ -263,6 +272,22 @@ impl Federation {
             self.set_policies(objects);
             self.set_states(states);
         }
+    }
+
+    /// Has the imports of Services projected that have their first plan. These are not noted as their users: they found
+    /// no plan when they were projected last. One look at all imports, however many plans come.
+    fn take_first(&mut self, importing: &Arc<str>, first: &Sources) {
+        if first.is_empty() {
+            return;
+        }
+        let is_first = |(cluster, source): (&Arc<str>, &ImportName)| {
+            let of_cluster = first.get(cluster);
+            of_cluster.is_some_and(|names| names.contains(source))
+        };
+        let imports = self.plan.imports.get(importing).into_iter().flatten();
+        let imports = imports.filter(|(_, here)| here.sources.iter().any(is_first));
+        let keys = imports.map(|(name, _)| import_key(importing, name));
+        self.dirty.extend(keys);
     }
 
     fn take_import(&mut self, given: &mut Given, name: ImportName, plan: Option<ImportPlan>) {

@@ -147,7 +147,8 @@ impl Federation {
             }
         }
         if !dirty.nodes.is_empty() {
-            // The zone of a node may be another.
+            // The zone of a node may be another, which EndpointSlices of all imports have.
+            self.endpoints_changed = true;
             let zoned = self.keys().into_iter().filter(|key| self.is_zoned(key));
             let zoned: Vec<_> = zoned.collect();
             self.redirected.extend(zoned);

@@ -9,6 +9,7 @@ mod edges;
 mod gateways;
 mod names;
 mod node_groups;
+mod objects;
 mod properties;
 mod quota;
 mod random;

@@ -28,6 +28,12 @@ impl<'a> Nodes<'a> {
     /// The overlays of all nodes, without spare capacity: there are about as many lists as
     /// endpoints.
     pub(super) fn finish(mut self) -> BTreeMap<NodeKey, NodeOverlay> {
+        // A name may be empty in files and at an edge. No agent has such a node, and a relay refuses its lists.
+        if let Some(first) = self.lists.first_entry()
+            && first.key().name.is_empty()
+        {
+            first.remove();
+        }
         for lists in self.lists.values_mut() {
             lists.cluster.shrink_to_fit();
             lists.local.shrink_to_fit();

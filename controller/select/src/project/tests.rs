@@ -229,6 +229,27 @@ fn destinations_that_differ_in_weight_need_a_scheduler_that_heeds_it() {
     assert_eq!(affine.as_deref(), Some("wrr"));
 }
 
+#[test]
+fn a_node_without_a_name_has_no_lists() {
+    let mut service = http("s", None, None);
+    service.cluster_ips = vec![ip("10.96.0.1")];
+    service.internal_policy = portolan_catalog::TrafficPolicy::Local;
+    service.external_ips = vec![ip("192.0.2.1")];
+    let endpoint = |last: u8, hints: &[&str]| Endpoint {
+        node: Some("".into()),
+        node_hints: Some(hints.iter().map(|name| Arc::from(*name)).collect()),
+        ..Endpoint::new([10, 0, 0, last].into())
+    };
+    let nodes = |endpoints: Vec<Endpoint>| {
+        let lists = projected(vec![slice_of(endpoints)], &service).lists;
+        let names = lists.into_keys().map(|node| node.name.to_string());
+        names.collect::<Vec<_>>()
+    };
+    let nameless = endpoint(1, &[""]);
+    assert_eq!(nodes(vec![nameless.clone()]), [""; 0]);
+    assert_eq!(nodes(vec![nameless, endpoint(2, &["", "n1"])]), ["n1"]);
+}
+
 /// The lists of a policy that forwards nowhere must be there for a load balancer that counts.
 #[test]
 fn a_health_check_port_needs_local_lists() {

@@ -104,6 +104,8 @@ impl<P> DeletionGuard<P> {
         };
         let was_held = self.is_held();
         self.doubted = None;
+        // The listing shows them again, with their events.
+        self.inherited.clear();
         let absent = |key: &&ObjectKey| !listing.seen.contains(*key);
         let absent: Vec<_> = self.in_force.keys().filter(absent).cloned().collect();
         for key in absent {
@@ -118,6 +120,7 @@ impl<P> DeletionGuard<P> {
         if was_held {
             // New losses join those that are held already.
             let told = self.let_go_of_replaced(|guard, keys| guard.let_go_listed(keys, now));
+            self.end_empty_hold();
             return self.settled(told);
         }
         if !self.config.is_too_much(percent, lost, listing.before) {

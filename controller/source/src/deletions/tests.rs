@@ -3,6 +3,7 @@
 //! Examples, and properties in a module of their own.
 
 mod properties;
+mod resumed;
 
 use std::sync::Arc;
 

@@ -10,6 +10,7 @@ use portolan_catalog::{Kind, ObjectRef};
 use super::parse::FileEntry;
 use crate::HeldDeletions;
 use crate::deletions::{GuardConfig, Verdict};
+use crate::estate::Seat;
 use crate::held::{KindGuard, facts};
 use crate::objects::{Converted, Names};
 
@@ -26,16 +27,28 @@ const KINDS: [Kind; 5] = [
 #[derive(Debug)]
 pub(super) struct Guards {
     guards: BTreeMap<Kind, KindGuard<ObjectRef>>,
-    /// The result of the last reading.
+    /// The result of the last reading; at first that of the source before.
     in_force: BTreeMap<ObjectRef, FileEntry>,
+    holds: Arc<HeldDeletions>,
+    seat: Seat,
+}
+
+impl Drop for Guards {
+    fn drop(&mut self) {
+        let in_force = std::mem::take(&mut self.in_force);
+        self.holds.estate().leave(&self.seat, in_force);
+    }
 }
 
 impl Guards {
     pub(super) fn new(cluster: &Arc<str>, config: GuardConfig, holds: &Arc<HeldDeletions>) -> Self {
         let guard = |kind| KindGuard::new(kind, Arc::clone(cluster), config, Arc::clone(holds));
+        let (seat, in_force) = holds.estate().take(cluster, None);
         Self {
             guards: KINDS.map(|kind| (kind, guard(kind))).into(),
-            in_force: BTreeMap::new(),
+            in_force: in_force.unwrap_or_default(),
+            holds: Arc::clone(holds),
+            seat,
         }
     }
 

@@ -154,6 +154,31 @@ fn documents_lists_and_json_are_read() {
 }
 
 #[test]
+fn ports_of_slices_need_no_name() {
+    let mut rig = Rig::new();
+    rig.write(
+        "a.yaml",
+        &format!(
+            "{}---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+             metadata:\n  name: web-1\n  namespace: prod\n  \
+             labels: {{kubernetes.io/service-name: web}}\n\
+             ports: [{{port: 8080}}]\nendpoints: [{{addresses: [10.0.0.1]}}]\n",
+            service("web", "80")
+        ),
+    );
+    rig.refresh();
+    assert_eq!(rig.of_objects(), [""; 0]);
+    let web = ObjectKey {
+        cluster: "".into(),
+        namespace: "prod".into(),
+        name: "web".into(),
+    };
+    let endpoints = rig.catalog.endpoints_of(&web, |_| true);
+    let places: Vec<_> = endpoints.iter().map(|(at, _)| at.to_string()).collect();
+    assert_eq!(places, ["10.0.0.1:8080"]);
+}
+
+#[test]
 fn only_changes_are_sent() {
     let mut rig = Rig::new();
     rig.write("a.yaml", &(service("web", "80") + &service("api", "81")));

@@ -13,14 +13,24 @@ use portolan_catalog::{
 };
 use tokio::sync::{Mutex, watch};
 
+use crate::estate::Seat;
 use crate::sink::Closed;
-use crate::{Event, Sink};
+use crate::{Event, HeldDeletions, Sink};
 
 /// The exports of one cluster.
 #[derive(Debug)]
 pub(super) struct Exports {
     state: Mutex<State>,
     sink: Sink,
+    holds: Arc<HeldDeletions>,
+    seat: Seat,
+}
+
+impl Drop for Exports {
+    fn drop(&mut self) {
+        let state = std::mem::take(self.state.get_mut());
+        self.holds.estate().leave(&self.seat, state);
+    }
 }
 
 /// What both watches have told so far.
@@ -35,14 +45,23 @@ struct State {
 }
 
 impl Exports {
-    pub(super) fn new(sink: Sink, automatic: bool) -> Self {
-        let state = State {
-            automatic,
-            ..State::default()
-        };
+    /// Begins with what the source before of the cluster knew: its guards may hold the deletion of a Service that an
+    /// export needs.
+    pub(super) fn new(
+        cluster: &Arc<str>,
+        sink: Sink,
+        automatic: bool,
+        holds: &Arc<HeldDeletions>,
+    ) -> Self {
+        let (seat, left) = holds.estate().take::<State>(cluster, None);
+        let mut state = left.unwrap_or_default();
+        state.set_automatic(automatic);
+        state.tell_again();
         Self {
             state: Mutex::new(state),
             sink,
+            holds: Arc::clone(holds),
+            seat,
         }
     }
 
@@ -94,6 +113,13 @@ impl State {
         if std::mem::replace(&mut self.automatic, automatic) != automatic {
             self.dirty.extend(self.facts.keys().cloned());
         }
+    }
+
+    /// Has all exports told once more: of a source that starts again, what it does not tell is gone.
+    fn tell_again(&mut self) {
+        let automatic = self.facts.keys().filter(|_| self.automatic);
+        let all = self.requested.keys().chain(automatic);
+        self.dirty.extend(all.cloned());
     }
 
     fn service(&mut self, key: ObjectKey, facts: Option<Arc<ServiceFacts>>) {

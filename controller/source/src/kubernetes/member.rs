@@ -9,6 +9,7 @@ use std::fs::File;
 use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kube::Client;
@@ -17,7 +18,7 @@ use kube::client::ClientBuilder;
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, NamedAuthInfo};
 use kube::core::Request;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::client::READ_TIMEOUT;
 use super::probe::{VersionError, can_list};
@@ -27,6 +28,10 @@ use bounded::BoundedLayer;
 const LONGEST: u64 = 1 << 20;
 /// How long a server has to show that it can be used.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long the server of a client that is to be replaced has to state its cluster.
+const OLD_PATIENCE: Duration = Duration::from_secs(5);
+/// The pause between two questions for the cluster of a server.
+const PAUSE: Duration = Duration::from_secs(60);
 
 /// Why a kubeconfig of another cluster is not used.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +76,31 @@ pub enum MemberError {
          it again to serve that one"
     )]
     OtherCluster,
+    /// The server does not state its cluster.
+    #[error("the server does not state the UID of the namespace kube-system")]
+    Unidentified,
+}
+
+/// The identity of a member's cluster, once it is known: the UID of the namespace `kube-system`. Clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct MemberId(Arc<OnceLock<String>>);
+
+impl MemberId {
+    /// Asks the server of a client until it has stated its cluster.
+    pub async fn learn(&self, client: &Client) {
+        while self.0.get().is_none() {
+            if let Ok(Some(uid)) = timeout(PATIENCE, identity(client)).await {
+                self.note(uid);
+                return;
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    fn note(&self, uid: String) {
+        // Only the first one counts.
+        let _ = self.0.set(uid);
+    }
 }
 
 /// A kubeconfig of another cluster that may be used.
@@ -158,24 +188,41 @@ impl MemberConfig {
 }
 
 /// Whether a new client may take the place of one that is in use: it lists all kinds that a cluster must have, and
-/// its server is that of the same cluster.
+/// its server is that of the same cluster. The old client is asked for its cluster only if that is not `known`. Returns
+/// the identity for the new one.
 ///
 /// # Errors
 /// It must not.
-pub async fn may_replace(new: &Client, old: &Client) -> Result<(), MemberError> {
-    let checked = timeout(PATIENCE, async {
+pub async fn may_replace(
+    new: &Client,
+    old: &Client,
+    known: &MemberId,
+) -> Result<MemberId, MemberError> {
+    let asked = timeout(PATIENCE, async {
         can_list(new).await?;
-        // An old client that is not permitted to ask any more says nothing.
-        let identities = tokio::join!(identity(new), identity(old));
-        Ok(match identities {
-            (Some(new), Some(old)) if new != old => Err(MemberError::OtherCluster),
-            _ => Ok(()),
-        })
+        Ok(identity(new).await)
     });
-    match checked.await {
-        Ok(Ok(result)) => result,
-        Ok(Err(error)) => Err(MemberError::Unusable(error)),
-        Err(_) => Err(MemberError::Unanswered),
+    let theirs = match asked.await {
+        Ok(Ok(theirs)) => theirs,
+        Ok(Err(error)) => return Err(MemberError::Unusable(error)),
+        Err(_) => return Err(MemberError::Unanswered),
+    };
+    // An old client whose server does not answer, or does not permit to ask any more, says nothing.
+    if known.0.get().is_none()
+        && let Ok(Some(ours)) = timeout(OLD_PATIENCE, identity(old)).await
+    {
+        known.note(ours);
+    }
+    match (known.0.get(), theirs) {
+        (Some(ours), Some(theirs)) if *ours == theirs => Ok(known.clone()),
+        (Some(_), Some(_)) => Err(MemberError::OtherCluster),
+        (Some(_), None) => Err(MemberError::Unidentified),
+        (None, theirs) => {
+            // Not of the old client: the new one may not come into use.
+            let id = MemberId::default();
+            theirs.into_iter().for_each(|theirs| id.note(theirs));
+            Ok(id)
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 use super::*;
-use crate::Event;
+use crate::{Event, HeldDeletions};
 use server::Server;
 
 const SERVICES: &str = "/api/v1/services";
@@ -64,9 +64,14 @@ impl Rig {
     }
 
     fn watching(options: Options) -> Self {
+        Self::after(&Arc::default(), options)
+    }
+
+    /// A source that goes on from what an earlier one has left.
+    fn after(holds: &Arc<HeldDeletions>, options: Options) -> Self {
         let (client, server) = server::start();
         let (sink, events) = Sink::channel(1024);
-        let stats = Arc::new(Stats::default());
+        let stats = Arc::new(Stats::holding(holds));
         let token = CancellationToken::new();
         tokio::spawn(watch(
             client,
@@ -97,6 +102,12 @@ impl Rig {
             rig.server.watch(NODES).await,
         ];
         (rig, streams)
+    }
+
+    /// Ends the source.
+    async fn end(mut self) {
+        self.token.cancel();
+        while self.events.recv().await.is_some() {}
     }
 
     async fn next(&mut self) -> Event {

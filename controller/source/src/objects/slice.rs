@@ -83,14 +83,14 @@ fn slice_ports(ports: Option<Vec<SlicePort>>, problems: &mut Problems) -> Vec<ca
         .collect()
 }
 
-/// A port without a name or number is dropped, as upstream: it stands for "all ports", which no
-/// Service port matches.
+/// A port without a name has the empty one, as the API server writes it. One without a number is
+/// dropped, as upstream: it stands for "all ports", which no Service port matches.
 fn slice_port(
     field: &str,
     port: &SlicePort,
     problems: &mut Problems,
 ) -> Option<catalog::SlicePort> {
-    let (name, number) = (port.name.as_deref()?, port.port?);
+    let (name, number) = (port.name.as_deref().unwrap_or_default(), port.port?);
     let protocol = ports::protocol(
         &format!("{field}.protocol"),
         port.protocol.as_deref(),

@@ -25,7 +25,7 @@ impl Supervisor {
         cluster: &Arc<str>,
         sink: Sink,
         token: CancellationToken,
-    ) -> Id {
+    ) -> (Id, CancellationToken) {
         let (guard, holds) = &self.guard;
         let stats = Arc::new(edge::Stats::default());
         let options = edge::Options {
@@ -39,7 +39,7 @@ impl Supervisor {
             .insert(Arc::clone(cluster), SourceContact::Edge(stats));
         let streams = self.seats.open(cluster);
         let receive = edge::receive(Arc::clone(cluster), streams, sink, options, token);
-        self.tasks.spawn(receive).id()
+        self.spawn(receive)
     }
 
     /// What is wrong with a cluster's edge controller, in words.

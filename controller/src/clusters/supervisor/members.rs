@@ -12,7 +12,8 @@ use portolan_policy::Access;
 use portolan_source::Sink;
 use portolan_source::edge;
 use portolan_source::kubernetes::{
-    Besides, MemberConfig, MemberError, Options, Stats, may_replace, watch_with,
+    Besides, MemberConfig, MemberError, MemberId, Options, Stats, may_replace, newest_versions,
+    watch_with,
 };
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
@@ -22,6 +23,7 @@ use super::secrets::SecretRead;
 use super::{Running, SourceContact, Supervisor, Way, WriterGone};
 use crate::edges::{EdgePlans, send_plans, send_work};
 use crate::mcs::{Executor, Leading, Works, WriteCounts};
+use crate::publishing::answer_doubts;
 
 /// The time after which a new kubeconfig that could not be used is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -34,6 +36,8 @@ pub(super) struct Member {
     client: Client,
     /// Of the kubeconfig.
     fingerprint: u64,
+    /// Of the cluster.
+    id: MemberId,
 }
 
 impl std::fmt::Debug for Member {
@@ -51,6 +55,7 @@ pub(crate) struct Members {
     plans: EdgePlans,
     leading: Leading,
     counts: WriteCounts,
+    /// And questions to clusters.
     writers: JoinSet<()>,
     /// New kubeconfigs that are tried while the old ones are in use.
     trials: JoinSet<Trial>,
@@ -197,6 +202,7 @@ impl Supervisor {
         let member = Member {
             client,
             fingerprint,
+            id: MemberId::default(),
         };
         let Some(old) = in_use else {
             self.members.problems.remove(&cluster);
@@ -206,11 +212,11 @@ impl Supervisor {
         let of_cluster = Arc::clone(&cluster);
         self.members.trying.insert(cluster, (fingerprint, None));
         self.members.trials.spawn(async move {
-            let result = may_replace(&member.client, &old.client).await;
+            let result = may_replace(&member.client, &old.client, &old.id).await;
             Trial {
                 cluster: of_cluster,
                 fingerprint,
-                result: result.map(|()| member),
+                result: result.map(|id| Member { id, ..member }),
             }
         });
         Ok(())
@@ -264,7 +270,7 @@ impl Supervisor {
         member: &Member,
         sink: Sink,
         token: &CancellationToken,
-    ) -> Id {
+    ) -> (Id, CancellationToken) {
         let (guard, holds) = &self.guard;
         let stats = Arc::new(Stats::holding(holds));
         let options = Options {
@@ -284,13 +290,14 @@ impl Supervisor {
         // Those of clusters that left have ended.
         while let Some(ended) = self.members.writers.try_join_next() {
             if let Err(error) = ended {
-                tracing::error!(%error, "a writer of MCS objects panicked");
+                tracing::error!(%error, "a writer of MCS objects or a question panicked");
             }
         }
         let stop = token.clone();
         self.members.writers.spawn(async move {
             let _ = stop.run_until_cancelled(executor.run()).await;
         });
+        self.answer_questions(cluster, member, token);
         let besides = Besides {
             names: None,
             shares: Some(self.automatic.subscribe()),
@@ -304,7 +311,29 @@ impl Supervisor {
             stats,
             token.clone(),
         );
-        self.tasks.spawn(watch).id()
+        self.spawn(watch)
+    }
+
+    /// Learns which cluster it is, while the credential permits that, and asks its API server about the versions of
+    /// agents, as long as its source runs.
+    fn answer_questions(&mut self, cluster: &Arc<str>, member: &Member, token: &CancellationToken) {
+        let (Member { client, id, .. }, stop) = (member.clone(), token.clone());
+        self.members.writers.spawn(async move {
+            let _ = stop.run_until_cancelled(id.learn(&client)).await;
+        });
+        let Some(doubts) = &self.doubts else {
+            return;
+        };
+        let (doubts, client, stop) = (doubts.of(cluster), member.client.clone(), token.clone());
+        let newest = move || {
+            let client = client.clone();
+            async move { newest_versions(&client).await }
+        };
+        self.members.writers.spawn(async move {
+            let _ = stop
+                .run_until_cancelled(answer_doubts(newest, doubts))
+                .await;
+        });
     }
 }
 

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use portolan_catalog::Kind;
 use portolan_source::Event;
 use tempfile::TempDir;
-use tokio::time::timeout;
 
 use super::*;
 
@@ -21,6 +21,7 @@ struct Rig {
     changes: mpsc::Receiver<ClusterChange>,
     sources: ClusterSources,
     states: ClusterStates,
+    holds: Arc<HeldDeletions>,
     seats: EdgeSeats,
     issuers: watch::Receiver<Arc<Issuers>>,
     _stop: DropGuard,
@@ -49,7 +50,8 @@ impl Rig {
         }
         let (sender, changes) = mpsc::channel(8);
         let (token, sources) = (CancellationToken::new(), ClusterSources::default());
-        let guard = (GuardConfig::default(), Arc::default());
+        let holds = Arc::new(HeldDeletions::default());
+        let guard = (GuardConfig::default(), Arc::clone(&holds));
         let (shared, states) = (Arc::clone(&sources), ClusterStates::default());
         let supervisor = Supervisor::new(
             vec![policy],
@@ -71,6 +73,7 @@ impl Rig {
             changes,
             sources,
             states,
+            holds,
             seats,
             issuers,
             _stop: token.drop_guard(),
@@ -224,6 +227,49 @@ async fn a_source_that_panics_is_started_again() {
     let (cluster, mut events) = rig.joined().await;
     assert_eq!((&*cluster, synced(&mut events).await), ("eu-1", 2));
     assert_eq!(rig.states.lock().restarts["eu-1"], 1);
+}
+
+/// A source that panics once, a while after it has sent its objects.
+fn failing(
+    paths: watch::Receiver<Vec<PathBuf>>,
+    cluster: Arc<str>,
+    sink: Sink,
+    options: file::Options,
+    token: CancellationToken,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    static STARTS: AtomicUsize = AtomicUsize::new(0);
+    Box::pin(async move {
+        let watch = file::watch(paths, cluster, sink, options, token);
+        if STARTS.fetch_add(1, Ordering::Relaxed) > 0 {
+            return watch.await;
+        }
+        let _ = timeout(Duration::from_millis(9500), watch).await;
+        panic!("a bug of a source");
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_panicked_deletes_nothing_unconfirmed_when_it_starts_again() {
+    let mut rig = Rig::reading(&["eu-1"], failing);
+    let one = |i| format!("---\n{}", service().replace("web", &format!("s{i}")));
+    rig.replace("eu-1.yaml", &(0..100).map(one).collect::<String>());
+    let (_, mut events) = rig.joined().await;
+    // With the namespace.
+    assert_eq!(synced(&mut events).await, 101);
+    while events.recv().await.is_some() {}
+
+    rig.replace("eu-1.yaml", service());
+    let (_, mut events) = rig.joined().await;
+    // The writer deletes what it is not sent again.
+    assert_eq!(synced(&mut events).await, 102);
+    let held = rig.holds.held()[&("eu-1".into(), Kind::Service)];
+    assert_eq!((held.lost.objects, held.of.objects), (100, 101));
+
+    rig.write(&policy_of(rig.dir.path(), &["us-1"]));
+    let change = rig.change().await;
+    assert!(matches!(change, Some(ClusterChange::Left(_))), "{change:?}");
+    let mut held = rig.holds.subscribe();
+    held.wait_for(|held| held.is_empty()).await.unwrap();
 }
 
 const SECRET: &str = "/api/v1/namespaces/default/secrets/eu";

@@ -3,7 +3,7 @@
 //! Tests of the pace of writes, and of what is tried again, with paused time.
 
 use portolan_federate::imports::ImportName;
-use portolan_mcs::{Action, WriteKind};
+use portolan_mcs::{Action, WantedSlice, WriteKind};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -153,4 +153,37 @@ async fn slices_that_cannot_be_listed_again_are_due_later() {
     // Nor does it once the listing is due and no answer has come.
     assert!(slices.next(&client, &work).await.unwrap().is_none());
     assert_eq!(slices.due(), Some(due));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_that_may_not_be_listed_matter_only_if_some_are_wanted() {
+    let api = FakeApi::default();
+    api.forbid("/apis/discovery.k8s.io/v1/endpointslices");
+    let work = |names: &[&str]| {
+        let named = |name: &str| ImportName {
+            namespace: "shop".into(),
+            name: name.into(),
+        };
+        let slices = names.iter().map(|name| {
+            let (import, object) = (named("web"), json!({}));
+            (named(name), WantedSlice { import, object })
+        });
+        Work {
+            slices: Some(Arc::new(slices.collect())),
+            ..Work::default()
+        }
+    };
+    let mut slices = Slices::default();
+    let client = api.client();
+    for _ in 0..2 {
+        let next = slices.next(&client, &work(&[])).await;
+        assert!(next.unwrap().is_none());
+    }
+    assert_eq!(api.requests().len(), 1);
+    assert!(slices.due().unwrap() > Instant::now() + 600 * SECOND);
+    // What is there must be known before any is written.
+    let failure = slices.next(&client, &work(&["web-1"])).await.unwrap_err();
+    assert_eq!(failure.result, "forbidden");
+    sleep_until(slices.due().unwrap()).await;
+    assert!(slices.next(&client, &work(&[])).await.unwrap().is_none());
 }

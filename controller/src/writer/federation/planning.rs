@@ -12,7 +12,7 @@ use portolan_policy::spec::EndpointSlices;
 use portolan_select::Pipeline;
 
 use super::{Federated, now};
-use crate::writer::objects::Inputs;
+use crate::writer::objects::{Inputs, SliceUse};
 
 impl Federated {
     /// Takes over what a cluster's ServiceImports record, when its source has sent all objects.
@@ -52,12 +52,17 @@ impl Federated {
         let reached: BTreeSet<Arc<str>> = reached.collect();
         let awaited = self.awaited(synced);
         let set = self.objects.set.as_ref();
-        let with_slices = set.is_some_and(|set| set.endpoint_slices != EndpointSlices::Off);
+        let slices = match set.map(|set| set.endpoint_slices) {
+            Some(EndpointSlices::Headless | EndpointSlices::All) => SliceUse::Written,
+            Some(EndpointSlices::Off) => SliceUse::Unwanted,
+            // The ClusterSet may be in a file that is late or cannot be read.
+            None => SliceUse::Unknown,
+        };
         let inputs = Inputs {
             is_leading: self.mcs.is_leading(),
             awaited,
             reached,
-            with_slices,
+            slices,
         };
         self.mcs.plan(pipeline, inputs, has_changed);
     }

@@ -88,6 +88,11 @@ impl Cluster {
         }
     }
 
+    /// Forgets the versions of a source that is gone.
+    pub(super) fn forget_versions(&mut self) {
+        self.source_versions.clear();
+    }
+
     /// The versions of the cluster's source; empty if it has none.
     pub(crate) fn source_versions(&self) -> &[u64] {
         &self.source_versions

@@ -128,6 +128,13 @@ impl TableLog {
         applied
     }
 
+    /// Forgets the versions of a cluster's source, which is gone.
+    pub(crate) fn forget_versions(&mut self, cluster: &str) {
+        if let Some(cluster) = self.clusters.get_mut(cluster) {
+            cluster.forget_versions();
+        }
+    }
+
     /// The tables of a cluster.
     pub(crate) fn of(&self, cluster: &str) -> &Cluster {
         self.clusters.get(cluster).unwrap_or(&self.nothing)

@@ -125,6 +125,19 @@ fn source_versions_only_grow() {
 }
 
 #[test]
+fn the_versions_of_a_source_that_is_gone_are_forgotten() {
+    let mut log = TableLog::default();
+    for versions in [[10, 10, 10], [3, 3, 3]] {
+        let origin = Origin::versions(&"c0".into(), versions.to_vec());
+        log.apply(Prepared::from(&delta(&[])), &origin);
+        assert_eq!(log.of("c0").source_versions(), versions);
+        log.forget_versions("c0");
+        log.forget_versions("c1");
+        assert_eq!(log.of("c0").source_versions(), [0; 0]);
+    }
+}
+
+#[test]
 fn triggers_are_known_of_recent_revisions() {
     let mut log = TableLog::default();
     for revision in 1..100 {

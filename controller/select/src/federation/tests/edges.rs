@@ -2,6 +2,7 @@
 
 //! Tables of a cluster's own controller, by plans of a centre, against those of the centre.
 
+use portolan_federate::plans::PlanChanges;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -281,6 +282,30 @@ fn an_edge_knows_the_endpoints_of_clusters_that_do_not_decide_yet() {
     set.edges[0].see(&none);
     set.edges[0].flush();
     assert_eq!(destinations(&set.edges[0].tables, "a"), 6);
+}
+
+#[test]
+fn a_service_whose_first_plan_comes_after_its_import_has_endpoints() {
+    let set = begun();
+    let mut edge = Edge::new("a");
+    set.inputs
+        .objects()
+        .for_each(|object| edge.see(&put(object.clone())));
+    let mut changes = set
+        .centre
+        .plan_changes(&mut edge.book, &mut Default::default());
+    let mut services = std::mem::take(&mut changes.services).into_iter();
+    edge.pipeline.take_plans(changes);
+    edge.flush();
+    assert_eq!(destinations(&edge.tables, "a"), 2, "its own");
+    for expected in [4, 6] {
+        edge.pipeline.take_plans(PlanChanges {
+            services: services.next().into_iter().collect(),
+            ..PlanChanges::default()
+        });
+        edge.flush();
+        assert_eq!(destinations(&edge.tables, "a"), expected);
+    }
 }
 
 #[test]

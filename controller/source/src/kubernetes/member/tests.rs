@@ -2,6 +2,12 @@
 
 //! Tests of what a kubeconfig of another cluster may have.
 
+use axum::body::Body;
+use axum::http::{Request as HttpRequest, Response};
+use kube::client::Body as RequestBody;
+use serde_json::json;
+use tower_test::mock::{Handle, pair};
+
 use super::*;
 
 const CLUSTER: &str = "{server: 'https://192.0.2.1:6443'}";
@@ -93,4 +99,77 @@ async fn named_files_are_beside_the_kubeconfig_and_a_change_of_one_is_seen() {
     assert!(second.client().await.is_err(), "no certificate");
     std::fs::write(&path, kubeconfig(CLUSTER, USER)).unwrap();
     assert!(MemberConfig::read(&path).unwrap().client().await.is_ok());
+}
+
+type Requests = Handle<HttpRequest<RequestBody>, Response<Body>>;
+
+/// A client of a server that does not answer as long as its requests are kept.
+fn silent() -> (Client, Requests) {
+    let (service, requests) = pair::<HttpRequest<RequestBody>, Response<Body>>();
+    (Client::new(service, "default"), requests)
+}
+
+/// A client of the cluster with this UID; without one the credential has expired.
+fn of_cluster(uid: Option<&'static str>) -> Client {
+    let (client, mut requests) = silent();
+    tokio::spawn(async move {
+        while let Some((request, respond)) = requests.next_request().await {
+            let query = request.uri().query().unwrap_or_default();
+            let items = match uid {
+                Some(uid) if query.contains("fieldSelector") => {
+                    json!([{"metadata": {"name": "kube-system", "uid": uid}}])
+                }
+                _ => json!([]),
+            };
+            let list = json!({
+                "apiVersion": "v1",
+                "kind": "List",
+                "metadata": {"resourceVersion": "1"},
+                "items": items,
+            });
+            let status = if uid.is_some() { 200 } else { 401 };
+            let answer = Response::builder().status(status);
+            respond.send_response(answer.body(Body::from(list.to_string())).unwrap());
+        }
+    });
+    client
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_server_that_never_answers_keeps_no_new_kubeconfig_out() {
+    let (old, _requests) = silent();
+    let unknown = MemberId::default();
+    let id = may_replace(&of_cluster(Some("a")), &old, &unknown).await;
+    let id = id.expect("the new one may be used");
+    // From now on the cluster is known.
+    let other = may_replace(&of_cluster(Some("b")), &old, &id).await;
+    assert!(matches!(other, Err(MemberError::OtherCluster)), "{other:?}");
+    let (new, _requests) = silent();
+    let unanswered = may_replace(&new, &old, &id).await;
+    let is_refused = matches!(
+        unanswered,
+        Err(MemberError::Unanswered | MemberError::Unusable(_))
+    );
+    assert!(is_refused, "{unanswered:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_cluster_is_refused_after_the_old_credential_has_expired() {
+    let known = MemberId::default();
+    known.learn(&of_cluster(Some("a"))).await;
+    let expired = of_cluster(None);
+    let same = may_replace(&of_cluster(Some("a")), &expired, &known).await;
+    assert!(same.is_ok(), "{same:?}");
+    let other = may_replace(&of_cluster(Some("b")), &expired, &known).await;
+    assert!(matches!(other, Err(MemberError::OtherCluster)), "{other:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_server_that_answers_states_the_cluster() {
+    let unknown = MemberId::default();
+    let (new, old) = (of_cluster(Some("b")), of_cluster(Some("a")));
+    let other = may_replace(&new, &old, &unknown).await;
+    assert!(matches!(other, Err(MemberError::OtherCluster)), "{other:?}");
+    let same = may_replace(&old, &new, &unknown).await;
+    assert!(same.is_ok(), "the first answer counts: {same:?}");
 }

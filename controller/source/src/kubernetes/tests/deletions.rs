@@ -118,3 +118,49 @@ async fn a_streamed_listing_is_doubted_and_repeated_in_pages() {
     assert_eq!(left.len(), 100);
     assert!(rig.stats.holds().held().is_empty());
 }
+
+/// As after another kubeconfig, while the server's storage is empty.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_starts_again_at_an_emptied_server_deletes_nothing_unconfirmed() {
+    let holds = Arc::new(HeldDeletions::default());
+    let of_services: crate::HeldKey = ("c".into(), Kind::Service);
+    let mut left = std::collections::BTreeSet::new();
+    let start = async || {
+        let mut rig = Rig::after(&holds, PAGED);
+        rig.server.list(SLICES, &[], "1").await;
+        rig.server.list(NODES, &[], "1").await;
+        rig
+    };
+    let mut rig = start().await;
+    rig.server.list(SERVICES, &services(0..100), "10").await;
+    apply(&mut left, &rig.until("Synced").await);
+    assert_eq!(left.len(), 100);
+    rig.end().await;
+
+    let mut rig = start().await;
+    rig.server.list(SERVICES, &[], "20").await;
+    rig.server.list(SERVICES, &[], "21").await;
+    apply(&mut left, &rig.until("Synced").await);
+    assert_eq!(left.len(), 100);
+    assert_eq!(holds.held()[&of_services].lost.objects, 100);
+    rig.end().await;
+    assert_eq!(holds.held()[&of_services].lost.objects, 100);
+
+    let mut rig = start().await;
+    rig.server.list(SERVICES, &services(0..3), "30").await;
+    apply(&mut left, &rig.until("Synced").await);
+    assert_eq!(left.len(), 100);
+    assert_eq!(holds.held()[&of_services].lost.objects, 97);
+    holds.confirm();
+    apply(&mut left, &rig.until("delete").await);
+    assert_eq!((left.len(), holds.held().len()), (3, 0));
+    assert_eq!(holds.begun(Kind::Service), 1);
+    rig.end().await;
+
+    // A cluster that left and returns is another one.
+    holds.forget("c");
+    let mut rig = start().await;
+    rig.server.list(SERVICES, &[], "40").await;
+    apply(&mut left, &rig.until("Synced").await);
+    assert_eq!(left.len(), 0);
+}

@@ -16,11 +16,16 @@ const PROPERTIES: &str = "/apis/about.k8s.io/v1beta1/clusterproperties";
 const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1beta1/serviceimports";
 
 fn sharing() -> Rig {
+    sharing_after(&Arc::default(), false)
+}
+
+/// A source that goes on from what an earlier one has left.
+fn sharing_after(holds: &Arc<HeldDeletions>, automatic: bool) -> Rig {
     let (client, server) = server::start();
     let (sink, events) = Sink::channel(1024);
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::new(Stats::holding(holds));
     let token = CancellationToken::new();
-    let (_, automatic) = watch::channel(false);
+    let (_, automatic) = watch::channel(automatic);
     let (cluster, of_source) = (Arc::from("c"), Arc::clone(&stats));
     let besides = Besides {
         names: None,
@@ -229,4 +234,42 @@ async fn a_node_is_as_ready_as_its_kubelet_says() {
         }));
     }
     assert_eq!(ready, [false, true]);
+}
+
+/// The server's storage is empty, also of CRDs.
+#[tokio::test(start_paused = true)]
+async fn exports_of_services_whose_deletions_are_held_are_told_again_by_the_next_source() {
+    let holds = Arc::new(HeldDeletions::default());
+    let start = async || {
+        let mut rig = sharing_after(&holds, true);
+        for path in [NAMESPACES, SLICES, NODES] {
+            rig.server.list(path, &[], "1").await;
+        }
+        for path in [IMPORTS, EXPORTS, PROPERTIES] {
+            rig.server.next(path).await.fail(404);
+        }
+        rig
+    };
+    let exported = |told: &[String]| {
+        let puts = told.iter();
+        puts.filter(|told| told.starts_with("put ServiceExport"))
+            .count()
+    };
+    let services: Vec<_> = (0..60)
+        .map(|i| service(&format!("s{i}"), "1", json!(80)))
+        .collect();
+    let mut rig = start().await;
+    rig.server.list(SERVICES, &services, "10").await;
+    assert_eq!(exported(&rig.until("Synced").await), 60);
+    rig.end().await;
+
+    let mut rig = start().await;
+    rig.server.list(SERVICES, &[], "20").await;
+    rig.server.list(SERVICES, &[], "21").await;
+    let told = rig.until("Synced").await;
+    assert_eq!(exported(&told), 60);
+    assert!(
+        !told.iter().any(|told| told.starts_with("delete")),
+        "{told:?}"
+    );
 }

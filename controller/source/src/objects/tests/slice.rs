@@ -29,7 +29,7 @@ fn an_endpoint_of_the_wrong_family_is_left_out() {
 }
 
 #[test]
-fn a_bad_slice_port_is_left_out_and_one_that_is_not_set_is_none() {
+fn a_bad_slice_port_is_left_out_and_one_without_a_name_has_the_empty_one() {
     let (slice, problems) = slice(json!({"ports": [
         {"name": "a", "port": 1},
         {"name": "b", "port": null},
@@ -40,7 +40,7 @@ fn a_bad_slice_port_is_left_out_and_one_that_is_not_set_is_none() {
         {"name": "", "port": 4, "protocol": "SCTP"},
     ]}));
     let ports: Vec<_> = slice.ports.iter().map(|p| (&*p.name, p.port)).collect();
-    assert_eq!(ports, [("a", 1), ("", 4)]);
+    assert_eq!(ports, [("a", 1), ("", 2), ("", 4)]);
     assert_problems(
         &problems,
         &[

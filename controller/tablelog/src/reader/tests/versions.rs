@@ -83,3 +83,20 @@ async fn later_versions_than_the_source_has_itself_are_from_before_a_restore() {
         assert_eq!(is_behind(), behind, "{stated:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_doubt_that_a_source_did_not_answer_is_put_to_the_next_one() {
+    let (publisher, tables) = synced(RETENTION);
+    let cluster = node(0, 0).cluster;
+    tables.feed(&cluster).doubt_source();
+    let doubts = publisher.source_doubts(&cluster);
+    doubts.doubted().await;
+    drop(doubts);
+    let doubts = publisher.source_doubts(&cluster);
+    doubts.doubted().await;
+    doubts.stated(Instant::now(), vec![1, 1, 1]);
+    drop(doubts);
+    let doubts = publisher.source_doubts(&cluster);
+    let again = tokio::time::timeout(Duration::from_secs(1), doubts.doubted());
+    assert!(again.await.is_err(), "it is answered");
+}
