@@ -172,12 +172,16 @@ async fn a_program_that_cannot_run_is_our_fault() {
     let script = Script::new("exit 0", WeightFrom::None);
     let program = script.path("check");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o757)).unwrap();
-    let outcome = run(&check(script.probe.clone())).await;
+    let probe = Probe::Exec(ExecProbe {
+        command: vec![program.display().to_string()],
+        weight_from: WeightFrom::None,
+    });
+    let outcome = run(&check(probe.clone())).await;
     let Outcome::NoVerdict(reason) = outcome else {
         panic!("{outcome:?}");
     };
     assert!(reason.ends_with("everybody may write it"), "{reason}");
     fs::remove_file(program).unwrap();
-    let outcome = run(&check(script.probe.clone())).await;
+    let outcome = run(&check(probe)).await;
     assert!(matches!(outcome, Outcome::NoVerdict(_)), "{outcome:?}");
 }
