@@ -107,13 +107,14 @@ pub(crate) struct HoldCollector(pub(crate) Arc<HeldDeletions>);
 
 impl Collector for HoldCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        const KINDS: [Kind; 6] = [
+        const KINDS: [Kind; 7] = [
             Kind::Service,
             Kind::EndpointSlice,
             Kind::Node,
             Kind::Namespace,
             Kind::LoadBalancer,
             Kind::ServiceImport,
+            Kind::ServiceExport,
         ];
         let held = self.0.held();
         let of = |kind| {

@@ -209,6 +209,12 @@ impl<P> DeletionGuard<P> {
         }
     }
 
+    /// Whether consumers have objects.
+    #[must_use]
+    pub fn has_objects(&self) -> bool {
+        !self.in_force.is_empty()
+    }
+
     /// The size of a loss.
     fn lost_by(&self, key: &ObjectKey, loss: &Loss<P>) -> Size {
         self.size_of_loss(key, loss.left.as_ref())

@@ -231,6 +231,11 @@ impl<P> KindGuard<P> {
         told
     }
 
+    /// Whether objects are in force.
+    pub(crate) fn has_objects(&self) -> bool {
+        self.guard.has_objects()
+    }
+
     pub(crate) fn begin(&mut self) {
         self.guard.begin(now());
     }

@@ -108,8 +108,15 @@ impl Feed {
         self.scope.shares
     }
 
-    /// The server has no such kind: there are no objects of it to wait for.
+    /// The server has no such kind: there are no objects of it to wait for. Those that the source before knew are gone, or
+    /// held if they are too many.
     pub(super) async fn absent(&mut self) -> Result<(), Closed> {
+        let has_objects = self.guard.as_ref().is_some_and(KindGuard::has_objects);
+        if !self.listed && has_objects {
+            self.begin();
+            self.complete("", true).await?;
+            return Ok(());
+        }
         self.first_listed().await
     }
 

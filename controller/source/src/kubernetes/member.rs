@@ -81,7 +81,8 @@ pub enum MemberError {
     Unidentified,
 }
 
-/// The identity of a member's cluster, once it is known: the UID of the namespace `kube-system`. Clones are one.
+/// The identity of a member's cluster, once it is known: the UID of the namespace `kube-system`. Clones share what is
+/// learned.
 #[derive(Debug, Clone, Default)]
 pub struct MemberId(Arc<OnceLock<String>>);
 
@@ -215,7 +216,16 @@ pub async fn may_replace(
     }
     match (known.0.get(), theirs) {
         (Some(ours), Some(theirs)) if *ours == theirs => Ok(known.clone()),
-        (Some(_), Some(_)) => Err(MemberError::OtherCluster),
+        (Some(_), Some(theirs)) => {
+            // The cluster was made anew at its address, and the old client reads that one already.
+            let now = timeout(OLD_PATIENCE, identity(old)).await;
+            if now.is_ok_and(|now| now.as_ref() == Some(&theirs)) {
+                let id = MemberId::default();
+                id.note(theirs);
+                return Ok(id);
+            }
+            Err(MemberError::OtherCluster)
+        }
         (Some(_), None) => Err(MemberError::Unidentified),
         (None, theirs) => {
             // Not of the old client: the new one may not come into use.

@@ -55,8 +55,8 @@ pub(crate) struct Members {
     plans: EdgePlans,
     leading: Leading,
     counts: WriteCounts,
-    /// And questions to clusters.
-    writers: JoinSet<()>,
+    /// Writers of MCS objects, and questions to API servers.
+    helpers: JoinSet<()>,
     /// New kubeconfigs that are tried while the old ones are in use.
     trials: JoinSet<Trial>,
     /// By cluster the kubeconfigs that are tried, or failed, and when they are tried again.
@@ -85,7 +85,7 @@ impl Members {
             plans,
             leading,
             counts,
-            writers: JoinSet::new(),
+            helpers: JoinSet::new(),
             trials: JoinSet::new(),
             trying: BTreeMap::new(),
             problems: BTreeMap::new(),
@@ -288,13 +288,13 @@ impl Supervisor {
             counts: self.members.counts.clone(),
         };
         // Those of clusters that left have ended.
-        while let Some(ended) = self.members.writers.try_join_next() {
+        while let Some(ended) = self.members.helpers.try_join_next() {
             if let Err(error) = ended {
                 tracing::error!(%error, "a writer of MCS objects or a question panicked");
             }
         }
         let stop = token.clone();
-        self.members.writers.spawn(async move {
+        self.members.helpers.spawn(async move {
             let _ = stop.run_until_cancelled(executor.run()).await;
         });
         self.answer_questions(cluster, member, token);
@@ -318,7 +318,7 @@ impl Supervisor {
     /// agents, as long as its source runs.
     fn answer_questions(&mut self, cluster: &Arc<str>, member: &Member, token: &CancellationToken) {
         let (Member { client, id, .. }, stop) = (member.clone(), token.clone());
-        self.members.writers.spawn(async move {
+        self.members.helpers.spawn(async move {
             let _ = stop.run_until_cancelled(id.learn(&client)).await;
         });
         let Some(doubts) = &self.doubts else {
@@ -329,7 +329,7 @@ impl Supervisor {
             let client = client.clone();
             async move { newest_versions(&client).await }
         };
-        self.members.writers.spawn(async move {
+        self.members.helpers.spawn(async move {
             let _ = stop
                 .run_until_cancelled(answer_doubts(newest, doubts))
                 .await;

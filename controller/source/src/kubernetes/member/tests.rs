@@ -154,6 +154,19 @@ async fn an_old_server_that_never_answers_keeps_no_new_kubeconfig_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cluster_that_was_made_anew_is_that_which_the_old_client_reads() {
+    let known = MemberId::default();
+    known.learn(&of_cluster(Some("a"))).await;
+    let id = may_replace(&of_cluster(Some("b")), &of_cluster(Some("b")), &known).await;
+    let id = id.expect("the new one may be used");
+    let before = may_replace(&of_cluster(Some("a")), &of_cluster(Some("b")), &id).await;
+    assert!(
+        matches!(before, Err(MemberError::OtherCluster)),
+        "{before:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_cluster_is_refused_after_the_old_credential_has_expired() {
     let known = MemberId::default();
     known.learn(&of_cluster(Some("a"))).await;

@@ -236,6 +236,40 @@ async fn a_node_is_as_ready_as_its_kubelet_says() {
     assert_eq!(ready, [false, true]);
 }
 
+/// Without CRDs there are no ServiceExports: those of the source before are gone.
+#[tokio::test(start_paused = true)]
+async fn requested_exports_of_a_server_that_knows_none_any_more_are_gone() {
+    let holds = Arc::new(HeldDeletions::default());
+    let start = async |exports: Option<&[Value]>| {
+        let mut rig = sharing_after(&holds, false);
+        for path in [NAMESPACES, SLICES, NODES] {
+            rig.server.list(path, &[], "1").await;
+        }
+        let web = service("web", "1", json!(80));
+        rig.server.list(SERVICES, &[web], "1").await;
+        for path in [IMPORTS, PROPERTIES] {
+            rig.server.next(path).await.fail(404);
+        }
+        match exports {
+            Some(exports) => rig.server.list(EXPORTS, exports, "1").await,
+            None => rig.server.next(EXPORTS).await.fail(404),
+        }
+        rig
+    };
+    let mut rig = start(Some(&[export()])).await;
+    let told = rig.until("Synced").await;
+    assert!(
+        told.iter()
+            .any(|told| told.starts_with("put ServiceExport")),
+        "{told:?}"
+    );
+    rig.end().await;
+    let mut rig = start(None).await;
+    let told = rig.until("Synced").await;
+    let kept = |told: &String| told.starts_with("retain ServiceExport") && !told.contains("web");
+    assert!(told.iter().any(kept), "{told:?}");
+}
+
 /// The server's storage is empty, also of CRDs.
 #[tokio::test(start_paused = true)]
 async fn exports_of_services_whose_deletions_are_held_are_told_again_by_the_next_source() {
