@@ -48,8 +48,9 @@ impl Answers {
             .collect()
     }
 
-    /// The index of the controller with the agent of a node, or with its last session.
-    pub(crate) fn holder(&self, node: &str) -> Option<usize> {
+    /// The index of the controller to ask about a node, and whether its agent is connected there: else the one with its
+    /// last session, or the first that answers.
+    pub(crate) fn holder(&self, node: &str) -> (usize, bool) {
         let entries = self.found.iter().flat_map(|(index, answer)| {
             let nodes = answer["nodes"].as_array().into_iter().flatten();
             nodes.map(move |entry| (*index, entry))
@@ -59,7 +60,10 @@ impl Answers {
             let is_connected = entry["connected"] == true;
             (is_connected, entry["connected_at_ms"].as_u64())
         });
-        latest.map(|(index, _)| index)
+        match latest {
+            Some((index, entry)) => (index, entry["connected"] == true),
+            None => (self.found.first().map_or(0, |(index, _)| *index), false),
+        }
     }
 
     /// One answer: the items of a list from all controllers, each with the name of its own if there are several.
@@ -75,6 +79,11 @@ impl Answers {
             }
         }
         json!({ list: all })
+    }
+
+    /// A reply that names the controllers without an answer, and is whole without them.
+    pub(crate) fn annotate(self, reply: Reply) -> Reply {
+        reply.with_notes(self.errors)
     }
 
     /// A reply that names the controllers without an answer, and has a code for them unless it has another one.

@@ -105,9 +105,13 @@ async fn of_agents(clients: &[Client], command: &Command) -> anyhow::Result<Opti
             ..
         }) => {
             let answers = Answers::ask(clients, "/debug/nodes").await?;
-            let client = &clients[answers.holder(node).unwrap_or_default()];
+            let (holder, is_connected) = answers.holder(node);
             let path = format!("/debug/diff/{}", encoded(node));
-            (answers, diff::of_one(node, client.get(&path).await?)?)
+            let reply = diff::of_one(node, clients[holder].get(&path).await?)?;
+            if is_connected {
+                return Ok(Some(answers.annotate(reply)));
+            }
+            (answers, reply)
         }
         Command::Cluster {
             command: ClusterCommand::List,

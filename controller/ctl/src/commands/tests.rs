@@ -112,6 +112,9 @@ async fn a_controller_that_does_not_answer_hides_no_nodes_of_others() {
     let reply = run_for(&second, &["nodes"]).await.unwrap();
     assert!(reply.text.contains("\na "), "{}", reply.text);
     assert_eq!(reply.notes.len(), 1, "{:?}", reply.notes);
+    let top = ["top", "--once", "--address=http://127.0.0.1:1"];
+    let reply = run_for(&second, &top).await.unwrap();
+    assert_eq!(reply.code, 2, "{}", reply.text);
     // Of these each controller has the same.
     let reply = run_for(&second, &["problems"]).await.unwrap();
     assert_eq!((reply.code, reply.notes.len()), (0, 1), "{}", reply.text);

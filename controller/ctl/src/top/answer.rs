@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use super::{Asked, By};
-use crate::answers::Answers;
+use crate::answers::{Answers, UNANSWERED};
 use crate::nodes;
 use crate::reply::Reply;
 
@@ -21,6 +21,9 @@ pub(super) struct Top {
     pub(super) nodes: Vec<Node>,
     /// What is left out or missing, and why.
     pub(super) notes: Vec<String>,
+    /// The exit code.
+    #[serde(skip)]
+    pub(super) code: u8,
 }
 
 /// One Service port, as the agent tells it.
@@ -90,6 +93,9 @@ impl Asked {
             Ok((nodes, omitted, errors)) => {
                 top.nodes = nodes;
                 top.leave_out(omitted, "nodes");
+                if !errors.is_empty() {
+                    top.code = UNANSWERED;
+                }
                 let errors = errors.into_iter();
                 top.notes
                     .extend(errors.map(|error| format!("nodes are missing: {error}")));

@@ -87,7 +87,8 @@ pub(crate) async fn once(connect: &ConnectArgs, args: &TopArgs) -> anyhow::Resul
     ensure!(args.once, "top is a live view: --once prints it once");
     let asked = asked(connect, args).await?;
     let top = asked.ask(args.by).await?;
-    Ok(Reply::new(serde_json::to_value(&top)?, text(&top)))
+    let reply = Reply::new(serde_json::to_value(&top)?, text(&top));
+    Ok(reply.with_code(top.code))
 }
 
 /// Shows both tables until the user ends it.
