@@ -34,6 +34,25 @@ fn bound(node: &Host, ips: [&str; 2]) -> ([bool; 2], [bool; 2]) {
     )
 }
 
+/// Checks that an address which another program deletes comes back, and that no check before took the device's addresses
+/// for a change.
+fn lost_address_returns(cluster: &Cluster) {
+    let node = cluster.rig.node(0);
+    for (index, length) in [(0, 32), (1, 128)] {
+        let address = format!("{}/{length}", GONE[index]);
+        node.exec(&["ip", "addr", "del", &address, "dev", "portolan-vips"])
+            .unwrap();
+        wait_for("the address", PATIENT, || {
+            (bound(node, GONE).0 == BOTH).then_some(())
+        })
+        .unwrap();
+        let metrics = cluster.agent_metrics(0).unwrap();
+        let name = "portolan_agent_check_differences_total ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(name));
+        assert_eq!(count, Some(&*(index + 1).to_string()), "{address}");
+    }
+}
+
 const BOTH: [bool; 2] = [true; 2];
 const NONE: [bool; 2] = [false; 2];
 
@@ -74,7 +93,8 @@ fn virtual_addresses_can_be_addresses_and_change_over_without_a_gap() {
     for (flag, expected) in [("address", (BOTH, NONE)), ("route", (NONE, BOTH))] {
         cluster.agent(0).unwrap().kill9().unwrap();
         let flag = format!("--vip-binding={flag}");
-        cluster.start_agent_with(0, &[&flag]).unwrap();
+        let flags = [&*flag, "--check-period=1s"];
+        cluster.start_agent_with(0, &flags).unwrap();
         cluster.wait_until_ready(0).unwrap();
         let node = cluster.rig.node(0);
         for ips in [WEB, GONE] {
@@ -92,6 +112,9 @@ fn virtual_addresses_can_be_addresses_and_change_over_without_a_gap() {
         let objects = [vec![service("gone", GONE, json!({}))], of].concat();
         cluster.put("gone.json", &objects).unwrap();
         assert_eq!(bound(cluster.rig.node(0), GONE), expected, "{flag}");
+        if expected.0 == BOTH {
+            lost_address_returns(&cluster);
+        }
     }
     for load in loads {
         let report = load.stop();
