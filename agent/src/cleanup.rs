@@ -25,22 +25,27 @@ use crate::state_lock::StateLock;
 /// # Errors
 /// If an agent runs, the kernel cannot be read, or an object could not be removed.
 pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
-    let named = args.kernel.dataplane;
-    if named == DataplaneKind::Userspace {
+    if args.kernel.dataplane == DataplaneKind::Userspace {
         tracing::info!("nothing to clean up: sockets end with their agent");
         return Ok(());
     }
     // An agent that runs would program everything again.
-    let _lock = StateLock::of_cleanup(&args.state_dir)?;
-    if args.hand_over.is_some() && has_tables(&args)? {
+    let lock = StateLock::of_cleanup(&args.state_dir)?;
+    clean(&args, lock).await
+}
+
+/// Removes everything, or hands it over. The lock is held to the end, so that no agent starts meanwhile; `None` where no
+/// agent can tell of itself.
+async fn clean(args: &CleanupArgs, _lock: Option<StateLock>) -> anyhow::Result<()> {
+    if args.hand_over.is_some() && has_tables(args)? {
         return hand_over_tables(&args.kernel.kernel_config()?, &args.kernel.plan_config()?).await;
     }
-    let ipvs = clean_ipvs(&args).await;
+    let ipvs = clean_ipvs(args).await;
     if args.hand_over.is_some() && ipvs.is_err() {
         // Nothing else goes before its place is taken.
         return ipvs.map(drop);
     }
-    judge(named, ipvs, clean_tables(&args))
+    judge(args.kernel.dataplane, ipvs, clean_tables(args))
 }
 
 /// The result of the cleanup of one dataplane.
@@ -175,7 +180,6 @@ mod tests {
     use std::net::IpAddr;
     use std::sync::Arc;
 
-    use clap::Parser as _;
     use portolan_dataplane::FakeKernel;
     use portolan_model::Protocol;
     use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
@@ -186,7 +190,6 @@ mod tests {
     use portolan_plan::{Config, ownership_entry};
 
     use super::*;
-    use crate::args::{Cli, Command, OtherProxy};
 
     fn vip() -> IpAddr {
         "10.96.0.1".parse().unwrap()
@@ -201,24 +204,6 @@ mod tests {
         Set {
             header,
             entries: entries.iter().cloned().collect(),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_cleanup_beside_an_agent_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let _agent = StateLock::shared(dir.path()).unwrap();
-        for hand_over in [None, Some(OtherProxy::KubeProxy)] {
-            let state_dir = format!("--state-dir={}", dir.path().display());
-            let cli = Cli::try_parse_from(["portolan-agent", "cleanup", &state_dir]).unwrap();
-            let Some(Command::Cleanup(args)) = cli.command else {
-                panic!("another command");
-            };
-            let refused = run(CleanupArgs { hand_over, ..args }).await.unwrap_err();
-            assert!(
-                refused.to_string().contains("an agent is running"),
-                "{refused}"
-            );
         }
     }
 

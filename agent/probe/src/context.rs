@@ -10,7 +10,7 @@ use crate::kinds::tls::Configs;
 use crate::patterns::Patterns;
 use crate::programs::Programs;
 
-/// What all probes share: compiled patterns, TLS configurations, ICMP sockets, reads of files. A clone is the same.
+/// Shared state of all probes: compiled patterns, TLS configurations, ICMP sockets, reads of files. A clone is the same.
 #[derive(Debug, Clone, Default)]
 pub struct Context(Arc<Shared>);
 

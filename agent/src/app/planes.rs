@@ -180,7 +180,7 @@ async fn set_older_table_aside(
     Ok(())
 }
 
-/// Whether a kube-proxy in any mode has programmed the node.
+/// Returns `true` if a kube-proxy in any mode has programmed the node.
 async fn has_kube_proxy(
     config: &Config,
     kernel: &mut impl KubeProxyObjects,

@@ -218,7 +218,7 @@ async fn dump(client: &Client, command: &Command, output: Output) -> anyhow::Res
     })
 }
 
-/// Has every controller do something. One that fails does not keep the others from it.
+/// Asks every controller to do something. One that fails does not keep the others from it.
 async fn act(clients: &[Client], path: &str, done: &str) -> anyhow::Result<Reply> {
     let (mut replies, mut errors) = (Vec::new(), Vec::new());
     for client in clients {

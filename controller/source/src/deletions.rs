@@ -209,7 +209,7 @@ impl<P> DeletionGuard<P> {
         }
     }
 
-    /// Whether consumers have objects.
+    /// Returns `true` if consumers have objects.
     #[must_use]
     pub fn has_objects(&self) -> bool {
         !self.in_force.is_empty()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What parts of a source leave to those of the next source of the same cluster, within one process.
+//! State that parts of a source leave to those of the next source of the same cluster, within one process.
 //!
 //! A source starts again with another kubeconfig, and after a panic. Whoever reads its objects has them all the while.
 
@@ -13,7 +13,7 @@ use portolan_catalog::Kind;
 /// A part of the source of a cluster: the guard of a kind, or `None` for what no guard knows.
 type Part = (Arc<str>, Option<Kind>);
 
-/// What was left. It has nothing of a part that runs.
+/// State of parts that have ended. It has nothing of a part that runs.
 #[derive(Debug, Default)]
 pub(crate) struct Estate(Mutex<State>);
 
@@ -28,7 +28,7 @@ struct State {
 struct Slot {
     /// The number of the seat that counts.
     owner: u64,
-    /// What was left; `None` while the part runs.
+    /// The part's state; `None` while the part runs.
     left: Option<Box<dyn Any + Send>>,
 }
 

@@ -25,7 +25,7 @@ pub struct HeldDeletions {
     held: watch::Sender<BTreeMap<HeldKey, HeldLoss>>,
     begun: Mutex<BTreeMap<Kind, u64>>,
     confirmations: watch::Sender<u64>,
-    /// What guards know, between two sources of a cluster.
+    /// State of guards, between two sources of a cluster.
     estate: Estate,
 }
 
@@ -69,7 +69,7 @@ impl HeldDeletions {
         });
     }
 
-    /// What parts of a source leave to those of the next one.
+    /// State that parts of a source leave to those of the next one.
     pub(crate) fn estate(&self) -> &Estate {
         &self.estate
     }
@@ -167,7 +167,7 @@ pub(crate) struct KindGuard<P> {
     seat: Seat,
 }
 
-/// What a guard leaves.
+/// State that a guard leaves.
 #[derive(Debug)]
 struct Left {
     remains: Remains,
@@ -231,7 +231,7 @@ impl<P> KindGuard<P> {
         told
     }
 
-    /// Whether objects are in force.
+    /// Returns `true` if objects are in force.
     pub(crate) fn has_objects(&self) -> bool {
         self.guard.has_objects()
     }

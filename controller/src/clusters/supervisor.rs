@@ -45,7 +45,7 @@ const EVENTS: usize = 8;
 /// Pauses before the source of a cluster is started again after a panic: each is twice the last one.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
-/// How long the next source of a cluster waits for the end of the one before, whose guards leave it what they know.
+/// Longest wait of the next source of a cluster for the end of the one before, whose guards leave it their state.
 const ENDS: Duration = Duration::from_secs(5);
 
 /// Reads a cluster's objects; [`file::watch`], but for tests.

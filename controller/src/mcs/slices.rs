@@ -46,9 +46,9 @@ pub(super) struct Slices {
     found: BTreeMap<ImportName, Found>,
     listed: Option<Instant>,
     failed: Option<Instant>,
-    /// Whether none is wanted.
+    /// Returns `true` if none is wanted.
     is_unused: bool,
-    /// Whether the last listing was not permitted while none was wanted.
+    /// True if the last listing was not permitted while none was wanted.
     is_forbidden: bool,
     /// Slices that could not be written lately.
     paused: BTreeMap<ImportName, Instant>,

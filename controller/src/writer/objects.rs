@@ -28,13 +28,13 @@ pub(in crate::writer) struct Inputs {
     pub(super) reached: BTreeSet<Arc<str>>,
     /// The members that may still change what is wanted.
     pub(super) awaited: Awaited,
-    /// What becomes of EndpointSlices.
+    /// Use of EndpointSlices.
     pub(super) slices: SliceUse,
     /// Whether this replica writes.
     pub(super) is_leading: bool,
 }
 
-/// What becomes of the EndpointSlices of imports.
+/// Use of the EndpointSlices of imports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::writer) enum SliceUse {
     /// They are written.

@@ -72,7 +72,7 @@ impl Doubts {
 pub struct SourceDoubts {
     shared: Arc<Shared>,
     feed: Arc<Feed>,
-    /// Whether a doubt waits for an answer.
+    /// Returns `true` if a doubt waits for an answer.
     is_open: AtomicBool,
 }
 

@@ -29,6 +29,20 @@ use serde_json::{Value, json};
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 const TABLE: &str = "portolan";
 
+/// A node with these addresses of Services, which the node itself serves too.
+fn node_with(addresses: &[&str]) -> Rig {
+    let config = RigConfig {
+        nodes: 1,
+        clients: 0,
+    };
+    let rig = Rig::new(config).unwrap();
+    for address in addresses {
+        let add = ["ip", "addr", "add", address, "dev", "lo"];
+        rig.node(0).exec(&add).unwrap();
+    }
+    rig
+}
+
 fn skip(test: &str) -> bool {
     !lane::provides(test, &[Need::Root, Need::Nftables])
 }

@@ -4,12 +4,12 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use portolan_e2e::rig::{Host, Rig, RigConfig};
+use portolan_e2e::rig::Host;
 use portolan_model::Family;
 use portolan_netlink::nftables::{Nftables, Request};
 use portolan_nftables::{detach_requests, unmark_requests};
 
-use crate::{TABLE, skip};
+use crate::{TABLE, node_with, skip};
 
 /// The bits of marks that lead to virtual servers.
 const BITS: u32 = 0x3fff_0000;
@@ -46,16 +46,8 @@ fn only_packets_that_are_translated_lose_their_mark() {
     if skip("only_packets_that_are_translated_lose_their_mark") {
         return;
     }
-    let config = RigConfig {
-        nodes: 1,
-        clients: 0,
-    };
-    let rig = Rig::new(config).unwrap();
+    let rig = node_with(&["10.96.0.1/32", "10.96.0.2/32"]);
     let node = rig.node(0);
-    for address in ["10.96.0.1/32", "10.96.0.2/32"] {
-        node.exec(&["ip", "addr", "add", address, "dev", "lo"])
-            .unwrap();
-    }
     let namespace = node.namespace();
     namespace
         .exec_with_input(&["nft", "-f", "-"], TABLES)

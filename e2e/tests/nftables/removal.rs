@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use portolan_e2e::programs::program;
-use portolan_e2e::rig::{Host, Rig, RigConfig};
+use portolan_e2e::rig::Host;
 
-use crate::skip;
+use crate::{node_with, skip};
 
 /// Deletions. Without a detached table every tenth refused a packet, on two processors.
 const DELETIONS: usize = 60;
@@ -40,14 +40,8 @@ fn a_table_that_is_deleted_refuses_no_packet() {
     if skip("a_table_that_is_deleted_refuses_no_packet") {
         return;
     }
-    let config = RigConfig {
-        nodes: 1,
-        clients: 0,
-    };
-    let rig = Rig::new(config).unwrap();
+    let rig = node_with(&["10.96.0.1/32"]);
     let node = rig.node(0);
-    node.exec(&["ip", "addr", "add", "10.96.0.1/32", "dev", "lo"])
-        .unwrap();
     // By default the kernel sends one such message a second.
     node.namespace()
         .sysctl(&[("ipv4/icmp_ratelimit", "0")])

@@ -52,8 +52,7 @@ impl Builder<'_> {
 }
 
 impl KernelState {
-    /// Whether the kernel has sets that give marks to packets, and these have entries. Empty ones come with rules that need no
-    /// mark.
+    /// Returns `true` if sets in the kernel give marks to packets. Empty ones come with rules that need no mark.
     #[must_use]
     pub fn maps_marks(&self, names: &Names) -> bool {
         let maps = |family, set| {
@@ -64,7 +63,7 @@ impl KernelState {
         Family::ALL.into_iter().any(in_family)
     }
 
-    /// Whether the kernel has the sets of our rules, and so most likely the rules.
+    /// Returns `true` if the kernel has the sets of our rules, and so most likely the rules.
     fn has_rules_of(&self, names: &Names, family: Family) -> bool {
         // No other program has a set of this name, not even a kube-proxy.
         let only_ours = names.set(SetName::ShortCircuit, family);

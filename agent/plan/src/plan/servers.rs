@@ -116,7 +116,7 @@ impl Planner<'_> {
     }
 }
 
-/// Whether a load balancer has this backend or sorry server.
+/// Returns `true` if a load balancer has this backend or sorry server.
 fn has_backend(record: &Record, address: SocketAddr) -> bool {
     record.balancing.as_ref().is_some_and(|balancing| {
         let mut backends = record.destinations.iter();

@@ -145,7 +145,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Whether a host is an IPv6 address without brackets, whose colons part no port.
+/// Returns `true` if a host is an IPv6 address without brackets, whose colons part no port.
 fn is_ipv6(host: &str) -> bool {
     host.parse::<Ipv6Addr>().is_ok()
 }

@@ -33,7 +33,7 @@ pub(crate) fn difference(old: &str, new: &str) -> String {
     text
 }
 
-/// How many lines are the same up to the first ones that differ.
+/// Number of lines that are the same up to the first ones that differ.
 fn same<T: PartialEq>(old: impl Iterator<Item = T>, new: impl Iterator<Item = T>) -> usize {
     old.zip(new).take_while(|(old, new)| old == new).count()
 }

@@ -274,7 +274,7 @@ impl Federation {
         }
     }
 
-    /// Has the imports of Services projected that have their first plan. These are not noted as their users: they found
+    /// Marks the imports of Services with a first plan to be projected. These are not noted as their users: they found
     /// no plan when they were projected last. One look at all imports, however many plans come.
     fn take_first(&mut self, importing: &Arc<str>, first: &Sources) {
         if first.is_empty() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a guard leaves to the next one of the same kind and cluster, when its source starts again.
+//! The state that a guard leaves to the next one of the same kind and cluster, when its source starts again.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use portolan_catalog::ObjectKey;
 
 use super::{DeletionGuard, Facts, GuardConfig, Size, State};
 
-/// What is left of a guard. A burst is not: the next listing shows its losses, and is judged.
+/// State of a guard that has ended. A burst is no part of it: the next listing shows its losses, and is judged.
 #[derive(Debug, Default)]
 pub struct Remains {
     in_force: BTreeMap<ObjectKey, Facts>,
@@ -25,7 +25,7 @@ struct Held {
 }
 
 impl Remains {
-    /// Whether losses are held.
+    /// Returns `true` if losses are held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.held.is_some()
@@ -50,7 +50,7 @@ impl<P> DeletionGuard<P> {
         guard
     }
 
-    /// What is left as the guard ends.
+    /// The state for the next guard.
     #[must_use]
     pub fn into_remains(self) -> Remains {
         let held = match self.state {

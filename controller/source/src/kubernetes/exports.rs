@@ -115,7 +115,7 @@ impl State {
         }
     }
 
-    /// Has all exports told once more: of a source that starts again, what it does not tell is gone.
+    /// Marks all exports to be told once more: those that a source does not tell after its start are gone.
     fn tell_again(&mut self) {
         let automatic = self.facts.keys().filter(|_| self.automatic);
         let all = self.requested.keys().chain(automatic);

@@ -28,7 +28,7 @@ use bounded::BoundedLayer;
 const LONGEST: u64 = 1 << 20;
 /// How long a server has to show that it can be used.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the server of a client that is to be replaced has to state its cluster.
+/// Time for the server of a client that is to be replaced to state its cluster.
 const OLD_PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two questions for the cluster of a server.
 const PAUSE: Duration = Duration::from_secs(60);

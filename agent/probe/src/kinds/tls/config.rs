@@ -41,9 +41,9 @@ pub(crate) struct Configs {
     system: Blocking<(), Checked<Certificates>>,
 }
 
-/// What a configuration needs of files.
+/// Files of a configuration.
 struct Material {
-    /// Whom to trust; `None` for any certificate.
+    /// Trusted authorities; `None` for any certificate.
     authorities: Option<Certificates>,
     /// The probe's own certificate.
     own: Option<(Certificates, PrivateKeyDer<'static>)>,

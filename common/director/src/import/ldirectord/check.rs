@@ -137,7 +137,7 @@ fn timers(check: &mut CheckDocument, settings: &Settings, kind: &str) {
     }
 }
 
-/// Whether a check goes to a port.
+/// Returns `true` if a check goes to a port.
 pub(super) fn has_port(check: &CheckDocument) -> bool {
     check.icmp.is_none() && check.exec.is_none()
 }
