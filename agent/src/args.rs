@@ -28,8 +28,8 @@ pub use config_file::StartError;
 pub use export::{ExportArgs, ExportFormat, ExportFrom};
 pub use kernel::{DataplaneKind, KernelArgs};
 pub use kube_proxy::KubeProxyArgs;
-pub(crate) use run::node_name;
 pub use run::{RunArgs, Source};
+pub(crate) use run::{node_name, validate_name};
 pub use socket::SocketArgs;
 pub use status::{StatusArgs, StatusOutput};
 pub use tune::TuneArgs;
@@ -54,6 +54,29 @@ pub struct Cli {
     /// Flags of logging.
     #[command(flatten)]
     pub logs: LogArgs,
+}
+
+impl Cli {
+    /// The flags of a run: of the agent itself, or of a command that accepts all of them.
+    #[must_use]
+    pub fn run_args(&self) -> Option<&RunArgs> {
+        match &self.command {
+            None => Some(&self.run),
+            Some(Command::Run(args)) => Some(&args.run),
+            Some(Command::Prepare(args)) => Some(&args.run),
+            Some(Command::Plan(args)) => Some(&args.run),
+            Some(Command::Apply(args)) => Some(&args.run),
+            Some(Command::Export(args)) => Some(&args.run),
+            Some(_) => None,
+        }
+    }
+
+    /// Whether kube-proxy's verbosity asks for the log level debug.
+    #[must_use]
+    pub fn is_verbose(&self) -> bool {
+        self.run_args()
+            .is_some_and(|run| run.kube_proxy.is_verbose())
+    }
 }
 
 /// Commands other than a run.
@@ -140,6 +163,20 @@ pub struct PrepareArgs {
     /// Flags of a run. All are accepted; those of the kernel count.
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+impl PrepareArgs {
+    /// Checks what only concerns `prepare`.
+    ///
+    /// # Errors
+    /// If the dataplane needs no preparation.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.run.kernel.dataplane != DataplaneKind::Userspace,
+            "--dataplane userspace needs no preparation"
+        );
+        Ok(())
+    }
 }
 
 /// Flags of `plan`.

@@ -16,6 +16,18 @@ use tokio::net::UnixStream;
 /// Longest answer that is read.
 const MAX_ANSWER: usize = 32 << 20;
 
+/// The path of the socket of `--address`.
+///
+/// # Errors
+/// If it is no absolute path behind `unix://`.
+pub(crate) fn socket_path(address: &str) -> anyhow::Result<&Path> {
+    let path = address.strip_prefix("unix://").map(Path::new);
+    match path.filter(|path| path.is_absolute()) {
+        Some(path) => Ok(path),
+        None => bail!("--address {address:?}: expected unix:///PATH"),
+    }
+}
+
 /// Sends a request to the agent behind a socket; `address` is `unix:///PATH`.
 ///
 /// # Errors
@@ -26,10 +38,7 @@ pub(crate) async fn ask<T: DeserializeOwned>(
     path: &str,
     body: Vec<u8>,
 ) -> anyhow::Result<T> {
-    let socket = address.strip_prefix("unix://").map(Path::new);
-    let Some(socket) = socket.filter(|path| path.is_absolute()) else {
-        bail!("--address {address:?}: expected unix:///PATH");
-    };
+    let socket = socket_path(address)?;
     let (status, body) = exchange(socket, method, path, body)
         .await
         .with_context(|| address.to_owned())?;

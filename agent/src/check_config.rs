@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! `portolan-agent --check-config`: checks flags and files, without the kernel and the network.
+//! Checks of a command line before anything is done: of its flags, and with `--check-config` also of files. Neither
+//! the kernel nor the network is used.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use portolan_catalog::ObjectChange;
@@ -10,35 +12,179 @@ use portolan_source::file;
 use portolan_subscription::read_controllers;
 
 use crate::app::endpoints;
-use crate::args::{RunArgs, Source};
+use crate::args::{
+    CheckCommand, Cli, Command, ExportArgs, ExportFrom, RunArgs, Source, validate_name,
+};
 
-/// All errors of flags and files. Files that a run waits for may be missing.
-#[must_use]
-pub fn check_config(args: &RunArgs) -> Vec<String> {
-    let mut errors = flags(args);
-    match args.source {
-        Source::Controller => errors.extend(files_of_controllers(args)),
-        Source::File => errors.extend(objects(args)),
-    }
-    errors.into_iter().collect()
+/// Flag that only checks.
+const CHECK: &str = "--check-config";
+
+/// Exit code of `--check-config` with an error.
+const BAD_CONFIG: u8 = 2;
+
+/// Exit code of flags that cannot be used (`EX_USAGE` of sysexits.h). Not 2, which is the answer of
+/// `plan` that there are steps.
+const USAGE: u8 = 64;
+
+/// The end of a program that has done nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The errors, a sentence each.
+    pub errors: Vec<String>,
+    /// The exit code.
+    pub code: u8,
 }
 
-/// Errors of flags. Several checks may find the same one.
-fn flags(args: &RunArgs) -> BTreeSet<String> {
-    let checks = [
-        args.validate(),
-        args.kernel_config().map(drop),
-        args.kernel.plan_config().map(drop),
-        args.node_port_addresses().map(drop),
-        args.admin_listen().map(drop),
-        args.healthz_listen().map(drop),
-        args.node_name().map(drop),
-        args.debug.token().map(drop),
-        args.dns.validate(args.source == Source::Controller),
-        endpoints(&args.controller).map(drop),
-    ];
+/// The end of a program before it does anything: by flags that cannot be used, or by `--check-config`.
+#[must_use]
+pub fn early_end(cli: &Cli) -> Option<Ending> {
+    if cli.run_args().is_some_and(|run| run.check_config) {
+        let errors = check_config(cli);
+        let code = if errors.is_empty() { 0 } else { BAD_CONFIG };
+        return Some(Ending { errors, code });
+    }
+    let errors = texts(flags(cli));
+    (!errors.is_empty()).then(|| Ending {
+        errors: errors.into_iter().collect(),
+        code: USAGE,
+    })
+}
+
+/// The exit code of a command line that could not be parsed.
+#[must_use]
+pub fn unparsed_code(args: &[OsString]) -> u8 {
+    let mut flags = args.iter().take_while(|arg| arg.as_os_str() != "--");
+    match flags.any(|arg| arg.as_os_str() == CHECK) {
+        true => BAD_CONFIG,
+        false => USAGE,
+    }
+}
+
+/// All errors of flags and files. Files that a run waits for may be missing.
+fn check_config(cli: &Cli) -> Vec<String> {
+    let mut checks = flags(cli);
+    let Some((run, source)) = table_of(cli) else {
+        return texts(checks).into_iter().collect();
+    };
+    checks.push(run.node_name().map(drop));
+    if matches!(cli.command, None | Some(Command::Run(_))) {
+        checks.push(run.debug.token().map(drop));
+        checks.push(run.otlp.check_files().map_err(Into::into));
+    }
+    let mut errors: Vec<String> = texts(checks).into_iter().collect();
+    match source {
+        Source::Controller => errors.extend(files_of_controllers(run)),
+        Source::File => errors.extend(objects(run)),
+    }
+    errors
+}
+
+/// Where a command takes its table from, with the flags of it; `None` for a command without a table, or with that of
+/// an agent.
+fn table_of(cli: &Cli) -> Option<(&RunArgs, Source)> {
+    match &cli.command {
+        None => Some((&cli.run, cli.run.source)),
+        Some(Command::Run(args)) => Some((&args.run, args.run.source)),
+        Some(Command::Plan(args)) => Some((&args.run, Source::File)),
+        Some(Command::Apply(args)) => Some((&args.run, Source::File)),
+        Some(Command::Export(args)) if args.source() == ExportFrom::File => {
+            Some((&args.run, Source::File))
+        }
+        Some(_) => None,
+    }
+}
+
+/// The errors of checks. Several checks may find the same one.
+fn texts(checks: Vec<anyhow::Result<()>>) -> BTreeSet<String> {
     let errors = checks.into_iter().filter_map(Result::err);
     errors.map(|error| format!("{error:#}")).collect()
+}
+
+/// Checks of the flags that a command uses, without a look at files.
+fn flags(cli: &Cli) -> Vec<anyhow::Result<()>> {
+    match &cli.command {
+        None => of_agent(&cli.run),
+        Some(Command::Run(args)) => {
+            let mut checks = of_agent(&args.run);
+            checks.push(args.validate_flags());
+            checks
+        }
+        Some(Command::Prepare(args)) => {
+            let mut checks = of_kernel(&args.run);
+            checks.push(args.validate());
+            checks
+        }
+        Some(Command::Plan(args)) => of_files_and_ipvs(&args.run),
+        Some(Command::Apply(args)) => of_files_and_ipvs(&args.run),
+        Some(Command::Export(args)) => of_export(args),
+        Some(Command::Cleanup(args)) => vec![
+            args.kernel.kernel_config().map(drop),
+            args.kernel.plan_config().map(drop),
+        ],
+        Some(Command::Reload(args)) => vec![args.agent.validate()],
+        Some(Command::Status(args)) => vec![args.agent.validate()],
+        Some(Command::Director(args)) => vec![args.agent.validate()],
+        Some(Command::Backend(args)) => vec![args.agent.validate()],
+        Some(Command::Import(args)) => vec![validate_name("--director", args.director.as_deref())],
+        Some(Command::Check(CheckCommand::Run(args))) => {
+            vec![validate_name("--node-name", args.node_name.as_deref())]
+        }
+        Some(Command::Config(_) | Command::Forget(_) | Command::Docs(_)) => Vec::new(),
+    }
+}
+
+/// Checks of an agent's flags.
+fn of_agent(run: &RunArgs) -> Vec<anyhow::Result<()>> {
+    let mut checks = of_kernel(run);
+    checks.extend([
+        run.validate(),
+        run.validate_node_name(),
+        run.admin_listen().map(drop),
+        run.healthz_listen().map(drop),
+        run.debug.validate(),
+        run.dns.validate(run.source == Source::Controller),
+        run.otlp.validate().map_err(Into::into),
+    ]);
+    if run.source == Source::Controller {
+        checks.push(endpoints(&run.controller).map(drop));
+    }
+    checks
+}
+
+/// Checks of flags about the kernel.
+fn of_kernel(run: &RunArgs) -> Vec<anyhow::Result<()>> {
+    vec![
+        run.kernel_config().map(drop),
+        run.kernel.plan_config().map(drop),
+    ]
+}
+
+/// Checks of the flags of `plan` and `apply`.
+fn of_files_and_ipvs(run: &RunArgs) -> Vec<anyhow::Result<()>> {
+    let mut checks = of_kernel(run);
+    checks.push(run.needs_ipvs());
+    checks.extend(of_files(run));
+    checks
+}
+
+/// Checks of the flags of a table of files.
+fn of_files(run: &RunArgs) -> [anyhow::Result<()>; 3] {
+    [
+        run.validate_takeover(),
+        run.validate_source(Source::File),
+        run.validate_node_name(),
+    ]
+}
+
+fn of_export(args: &ExportArgs) -> Vec<anyhow::Result<()>> {
+    let mut checks = of_kernel(&args.run);
+    checks.push(args.validate());
+    match args.source() {
+        ExportFrom::Agent => checks.push(args.agent.validate()),
+        ExportFrom::Disk => checks.push(args.run.validate_node_name()),
+        ExportFrom::File => checks.extend(of_files(&args.run)),
+    }
+    checks
 }
 
 fn files_of_controllers(args: &RunArgs) -> Vec<String> {
@@ -83,12 +229,110 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::args::Cli;
 
     fn errors(args: &[String]) -> Vec<String> {
         let program = std::iter::once("portolan-agent".to_owned());
         let all = program.chain(args.iter().cloned());
-        check_config(&Cli::try_parse_from(all).unwrap().run)
+        check_config(&Cli::try_parse_from(all).unwrap())
+    }
+
+    fn end(args: &[&str]) -> Option<Ending> {
+        let all = [&["portolan-agent"], args].concat();
+        early_end(&Cli::try_parse_from(all).unwrap())
+    }
+
+    #[test]
+    fn a_check_ends_each_command_that_accepts_the_flag() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = format!("--file={}", directory.path().display());
+        let commands = [
+            &["run"][..],
+            &["prepare"],
+            &["plan"],
+            &["apply", "--once"],
+            &["export", "ipvsadm"],
+        ];
+        let node = "--node-name=a";
+        let check = |command: &[&str]| end(&[command, &[node, CHECK, &file]].concat());
+        for command in commands {
+            let good = check(command).unwrap();
+            assert_eq!((good.errors, good.code), (Vec::new(), 0), "{command:?}");
+            let without = end(&[command, &[node, &file]].concat());
+            assert_eq!(without, None, "{command:?}");
+            let bad = check(&[command, &["--name-prefix=a b"]].concat()).unwrap();
+            assert_eq!((bad.errors.len(), bad.code), (1, BAD_CONFIG), "{bad:?}");
+        }
+        std::fs::write(directory.path().join("x.yaml"), "kind: [").unwrap();
+        for command in commands {
+            let found = check(command).unwrap();
+            let reads_files = command != ["prepare"];
+            let expected = if reads_files { BAD_CONFIG } else { 0 };
+            assert_eq!(found.code, expected, "{command:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn flags_that_cannot_be_used_end_a_command_with_usage() {
+        let files = ["--source=file", "--file=/dev/null", "--node-name=a"];
+        assert_eq!(end(&files), None);
+        for (bad, part) in [
+            ("--dns-bind-address=[::1]:53", "needs --source controller"),
+            ("--admin-listen=x", "--admin-listen \"x\""),
+            ("--debug-listen=x", "--debug-listen \"x\""),
+            ("--otlp-endpoint=https://a:1", "needs --otlp-ca"),
+            ("--name-prefix=a b", "--name-prefix"),
+            ("--node-port-addresses=eth0", "--node-port-addresses"),
+        ] {
+            let found = end(&[&files[..], &[bad]].concat()).unwrap();
+            assert_eq!(found.code, USAGE, "{bad}");
+            assert_eq!(found.errors.len(), 1, "{bad}: {found:?}");
+            assert!(found.errors[0].contains(part), "{bad}: {found:?}");
+        }
+        for (bad, part) in [
+            (&["--node-name=a"][..], "needs --controller"),
+            (&["plan"], "needs --file"),
+            (&["plan", "--file=a", "--dataplane=auto"], "ipvs alone"),
+            (&["export", "nft", "--full"], "--full is for ipvsadm"),
+            (&["export", "env", "--address=x"], "--address \"x\""),
+            (&["prepare", "--dataplane=userspace"], "no preparation"),
+            (&["run", "--file=a", "--dataplane=ipvs"], "run needs"),
+            (&["cleanup", "--node-ip=192.0.2.1,192.0.2.2"], "--node-ip"),
+            (&["reload", "--address=x"], "--address \"x\""),
+            (&["import", "kernel", "--director="], "--director is"),
+        ] {
+            let found = end(bad).unwrap();
+            assert_eq!(found.code, USAGE, "{bad:?}");
+            assert!(found.errors[0].contains(part), "{bad:?}: {found:?}");
+        }
+        let run = ["run", "--file=a", "--userspace-zone=."];
+        assert_eq!(end(&run), None, "names are for commands");
+        let found = end(&[&run[..], &["--", "true"]].concat()).unwrap();
+        assert!(found.errors[0].contains("--userspace-zone"), "{found:?}");
+    }
+
+    /// A missing file may be there a moment later.
+    #[test]
+    fn files_are_no_matter_of_flags() {
+        let missing = "--file=/nowhere/at/all";
+        for command in [&["run"][..], &["plan"], &["apply", "--once"]] {
+            let args = [command, &["--node-name=a", missing]].concat();
+            assert_eq!(end(&args), None, "{command:?}");
+        }
+        let token = "--debug-token-file=/nowhere/at/all";
+        let agent = ["--source=file", missing, token, "--node-name=a"];
+        assert_eq!(end(&agent), None);
+    }
+
+    #[test]
+    fn a_check_keeps_its_exit_code_for_flags_that_cannot_be_parsed() {
+        let code = |args: &[&str]| {
+            let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+            unparsed_code(&args)
+        };
+        assert_eq!(code(&["portolan-agent", "--no-such-flag"]), USAGE);
+        assert_eq!(code(&["portolan-agent", "--x", CHECK]), BAD_CONFIG);
+        let of_command = ["portolan-agent", "run", "--x", "--", "a", CHECK];
+        assert_eq!(code(&of_command), USAGE);
     }
 
     #[test]
@@ -135,6 +379,28 @@ mod tests {
             std::fs::write(dir.path().join(file), content).unwrap();
             let found = errors(&flags).join("\n");
             assert!(found.contains(part), "{found}");
+        }
+    }
+
+    #[test]
+    fn files_of_a_collector_are_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let collector = dir.path().join("collector.crt");
+        let objects = tempfile::tempdir().unwrap();
+        let flags = [
+            "--node-name=a".to_owned(),
+            "--source=file".to_owned(),
+            format!("--file={}", objects.path().display()),
+            "--otlp-endpoint=https://a:1".to_owned(),
+            format!("--otlp-ca={}", collector.display()),
+        ];
+        for content in [None, Some("no certificate")] {
+            if let Some(content) = content {
+                std::fs::write(&collector, content).unwrap();
+            }
+            let found = errors(&flags);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("collector.crt"), "{found:?}");
         }
     }
 

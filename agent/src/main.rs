@@ -4,26 +4,20 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use portolan_agent::args::{CheckCommand, Cli, Command, StartError};
-use portolan_agent::check_config::check_config;
+use portolan_agent::check_config::{early_end, unparsed_code};
 use portolan_agent::choice::NothingUsable;
 use portolan_agent::{
     app, backends, check_run, cleanup, config, director, docs, export, import_kernel, once,
     overview, prepare, reload,
 };
 
-/// Exit code of `--check-config` with an error.
-const BAD_CONFIG: u8 = 2;
-
 /// Exit code of `--dataplane auto` if no dataplane can be used (`EX_UNAVAILABLE` of sysexits.h).
 const UNAVAILABLE: u8 = 69;
-
-/// Exit code of flags that cannot be used (`EX_USAGE` of sysexits.h). Not 2, which is the answer of
-/// `plan` that there are steps.
-const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     // A process enters namespaces before it has threads.
@@ -37,20 +31,26 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn start() -> ExitCode {
-    let (mut cli, notes) = match Cli::start(std::env::args_os()) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let (mut cli, notes) = match Cli::start(args.iter().cloned()) {
         Ok(started) => started,
         Err(StartError::Flags(error)) => {
             // Nothing is left to do if this fails.
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+            return match error.use_stderr() {
+                true => ExitCode::from(unparsed_code(&args)),
+                false => ExitCode::SUCCESS,
+            };
         }
         Err(error) => {
             // Nothing is left to do if this fails.
             let _ = writeln!(std::io::stderr(), "portolan-agent: {error}");
-            return ExitCode::from(USAGE);
+            return ExitCode::from(unparsed_code(&args));
         }
     };
-    cli.run.kube_proxy.set_log_level(&mut cli.logs);
+    if cli.is_verbose() {
+        cli.logs.default_level("debug");
+    }
     if matches!(&cli.command, Some(Command::Run(args)) if !args.command.is_empty()) {
         // The command's own output is what counts.
         cli.logs.default_level("warn");
@@ -59,13 +59,10 @@ async fn start() -> ExitCode {
     for note in notes {
         tracing::info!("--config: {note}");
     }
-    if cli.run.check_config && cli.command.is_none() {
-        let errors = check_config(&cli.run);
-        errors.iter().for_each(|error| tracing::error!("{error}"));
-        return match errors.is_empty() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::from(BAD_CONFIG),
-        };
+    if let Some(end) = early_end(&cli) {
+        let errors = end.errors.iter();
+        errors.for_each(|error| tracing::error!("{error}"));
+        return ExitCode::from(end.code);
     }
     let result = match cli.command {
         Some(Command::Run(args)) => match Box::pin(app::run_command(*args)).await {

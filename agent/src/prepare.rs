@@ -34,6 +34,7 @@ enum Finding {
 /// # Errors
 /// If a flag cannot be used, or the node lacks something.
 pub async fn run(args: PrepareArgs) -> anyhow::Result<()> {
+    args.validate()?;
     let PrepareArgs { check, run } = args;
     let findings = match run.kernel.dataplane {
         DataplaneKind::Ipvs => for_ipvs(check, &run).await?,
@@ -42,7 +43,8 @@ pub async fn run(args: PrepareArgs) -> anyhow::Result<()> {
             findings if is_unfit(&findings) => for_ipvs(check, &run).await?,
             findings => findings,
         },
-        DataplaneKind::Userspace => anyhow::bail!("--dataplane userspace needs no preparation"),
+        // Refused above.
+        DataplaneKind::Userspace => Vec::new(),
     };
     conclude(&findings)
 }

@@ -18,7 +18,7 @@ use super::changeover::{
     AfterIpvs, former_ipvs, must_take_over_first, rules_of_kube_proxy, unmark_tables,
 };
 use super::{DEFAULT_SCHEDULER, Parts, Place, start};
-use crate::args::{DataplaneKind, RunArgs, Source};
+use crate::args::{RunArgs, Source};
 use crate::director;
 use crate::families;
 use crate::subscribe::set_aside;
@@ -127,9 +127,7 @@ pub(crate) async fn open_kernel(
     args: &RunArgs,
     scheduler: &str,
 ) -> anyhow::Result<(Kernel, Families)> {
-    if args.kernel.dataplane != DataplaneKind::Ipvs {
-        anyhow::bail!("this command is for --dataplane ipvs alone");
-    }
+    args.needs_ipvs()?;
     open_ipvs(args, scheduler).await
 }
 

@@ -14,10 +14,16 @@ use clap::{
 use portolan_kube_proxy_config::{Becomes, Config, ConfigError, Field, parse};
 use serde_json::Value;
 
-use super::{Cli, Command, RunArgs};
+use super::{Cli, RunArgs};
 
 /// kube-proxy's flags that the agent has by another name.
 const RENAMED: [(&str, &str); 1] = [("logging-format", "log-format")];
+
+/// The command that has one dataplane, whatever the mode of the file is.
+const RUN: &str = "run";
+
+/// What stands between the flags and the command of `run`.
+const END_OF_FLAGS: &str = "--";
 
 /// A command line that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -75,24 +81,26 @@ impl Cli {
         let (config, mut notes) = read(path).map_err(wrong)?;
         let (more, without_effect) = flags_of(&config, flags, matches);
         notes.extend(without_effect);
+        // Behind the flags there may be a command, or values that begin with a dash.
+        let end = args.iter().position(|arg| arg == END_OF_FLAGS);
+        let end = end.unwrap_or(args.len());
+        let behind = args.split_off(end);
         args.extend(more.into_iter().map(OsString::from));
+        args.extend(behind);
         let cli = Self::try_parse_from(args).map_err(|error| wrong(error.into()))?;
         Ok((cli, notes))
     }
 
-    /// The flags of a run, of the agent itself or of `prepare`, with their definition and their matches.
+    /// The flags of a run, of the agent itself or of a command, with their definition and their matches.
     fn run_of<'a>(
         &'a self,
         flags: &'a Flags,
         matches: &'a ArgMatches,
     ) -> Option<(&'a RunArgs, &'a Flags, &'a ArgMatches)> {
-        match &self.command {
-            None => Some((&self.run, flags, matches)),
-            Some(Command::Prepare(args)) => {
-                let (name, matches) = matches.subcommand()?;
-                Some((&args.run, flags.find_subcommand(name)?, matches))
-            }
-            Some(_) => None,
+        let run = self.run_args()?;
+        match matches.subcommand() {
+            None => Some((run, flags, matches)),
+            Some((name, matches)) => Some((run, flags.find_subcommand(name)?, matches)),
         }
     }
 }
@@ -118,6 +126,9 @@ fn flags_of(config: &Config, flags: &Flags, matches: &ArgMatches) -> (Vec<String
         let known = flags.get_arguments().find(|arg| is_named(arg, name));
         match (known, field.becomes) {
             _ if !config.reads(field.modes) => notes.push(note("this mode does not read it")),
+            _ if field.path == "mode" && flags.get_name() == RUN => {
+                notes.push(note("run has sockets of its own"));
+            }
             (Some(arg), _) => {
                 let source = matches.value_source(arg.get_id().as_str());
                 let is_set = [
@@ -171,6 +182,7 @@ mod tests {
     use portolan_kube_proxy_config::FIELDS;
 
     use super::*;
+    use crate::args::Command;
 
     const HEAD: &str =
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -225,25 +237,54 @@ mod tests {
     }
 
     #[test]
-    fn prepare_reads_the_file_too() {
+    fn commands_with_the_flags_of_a_run_read_the_file_too() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text = format!("{HEAD}mode: ipvs\nipvs: {{strictARP: true, scheduler: mh}}\n");
         std::fs::write(file.path(), text).unwrap();
         let config = format!("--config={}", file.path().display());
+        for (command, expected) in [
+            (&["prepare", "--check"][..], 1),
+            (&["plan"], 1),
+            (&["apply", "--once"], 1),
+            (&["export", "ipvsadm"], 1),
+            // The mode is none of a program that has sockets.
+            (&["run"], 2),
+        ] {
+            let flags = [config.as_str(), "--scheduler=lc"];
+            let args = [&["portolan-agent"], command, &flags].concat();
+            let (cli, notes) = Cli::start(args.into_iter().map(OsString::from)).unwrap();
+            let run = cli.run_args().unwrap();
+            let is_strict = run.kernel_config().unwrap().tuning.strict_arp;
+            assert!(is_strict, "{command:?}");
+            let plan = run.kernel.plan_config().unwrap();
+            let found = (plan.scheduler, notes.len());
+            assert_eq!(found, (Some("lc"), expected), "{command:?}: {notes:?}");
+        }
+    }
+
+    #[test]
+    fn flags_of_the_file_stay_before_the_command_of_run() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!("{HEAD}mode: ipvs\nhostnameOverride: Node-1\n");
+        std::fs::write(file.path(), text).unwrap();
+        let config = format!("--config={}", file.path().display());
         let args = [
             "portolan-agent",
-            "prepare",
-            "--check",
+            "run",
             &config,
-            "--scheduler=lc",
+            "--file=/dev/null",
+            "--",
+            "echo",
+            "--",
+            "a",
         ];
-        let (cli, notes) = Cli::start(args.into_iter().map(OsString::from)).unwrap();
-        let Some(Command::Prepare(args)) = cli.command else {
+        let (cli, _) = Cli::start(args.into_iter().map(OsString::from)).unwrap();
+        let Some(Command::Run(args)) = cli.command else {
             unreachable!()
         };
-        assert!(args.run.kernel_config().unwrap().tuning.strict_arp);
-        let plan = args.run.kernel.plan_config().unwrap();
-        assert_eq!((plan.scheduler, notes.len()), (Some("lc"), 1));
+        assert_eq!(args.command, ["echo", "--", "a"]);
+        assert_eq!(args.run.node_name().unwrap(), "node-1");
+        args.validate().unwrap();
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 //! Flags of `export`.
 
+use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use portolan_model::{Families, Family};
 
@@ -54,6 +55,30 @@ pub struct ExportArgs {
 }
 
 impl ExportArgs {
+    /// Checks that the flags of a format are used with it.
+    ///
+    /// # Errors
+    /// If a flag is for another format.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        ensure!(
+            !self.jumps || self.format == ExportFormat::Iptables,
+            "--jumps is for iptables alone"
+        );
+        ensure!(
+            !self.short || self.format == ExportFormat::Iptables,
+            "--short is for iptables alone: the others have no comments"
+        );
+        ensure!(
+            !self.full || self.format == ExportFormat::Ipvsadm,
+            "--full is for ipvsadm alone"
+        );
+        ensure!(
+            !self.kube_proxy || self.format == ExportFormat::Nft,
+            "--kube-proxy is for nft alone: iptables has a kube-proxy's rules anyway"
+        );
+        Ok(())
+    }
+
     /// Where the table comes from.
     #[must_use]
     pub fn source(&self) -> ExportFrom {

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use portolan_runtime::LogArgs;
 
 /// The verbosity from which kube-proxy logs details of each sync.
 const DEBUG_VERBOSITY: u8 = 4;
@@ -101,11 +100,9 @@ const NO_CLIENT: &str = "the agent has no API client";
 const AT_ONCE: &str = "changes are programmed as they arrive";
 
 impl KubeProxyArgs {
-    /// Maps the verbosity to a log level, which other log flags override.
-    pub fn set_log_level(&self, logs: &mut LogArgs) {
-        if self.verbosity >= Some(DEBUG_VERBOSITY) {
-            logs.default_level("debug");
-        }
+    /// Whether the verbosity asks for the log level debug, which other log flags override.
+    pub(super) fn is_verbose(&self) -> bool {
+        self.verbosity >= Some(DEBUG_VERBOSITY)
     }
 
     /// The node's own address, if the bind address is specific.

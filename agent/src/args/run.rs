@@ -6,7 +6,7 @@ use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use portolan_dataplane::{KernelConfig, NodePortAddresses};
@@ -255,6 +255,12 @@ impl RunArgs {
     /// # Errors
     /// If the source needs a missing flag, or flags exclude each other.
     pub fn validate(&self) -> anyhow::Result<()> {
+        self.validate_takeover()?;
+        self.validate_source(self.source)
+    }
+
+    /// Checks the flags that exclude a takeover.
+    pub(crate) fn validate_takeover(&self) -> anyhow::Result<()> {
         if self.takeover.is_some() && self.kernel.plan_config()?.names != Names::default() {
             bail!("--takeover kube-proxy excludes --name-prefix: it needs kube-proxy's names");
         }
@@ -265,7 +271,12 @@ impl RunArgs {
         if self.takeover.is_some() && !can_take_over {
             bail!("--takeover kube-proxy needs --dataplane ipvs or nftables");
         }
-        match self.source {
+        Ok(())
+    }
+
+    /// Checks that the flags which a source needs are there. `plan` and `apply` have one of their own.
+    pub(crate) fn validate_source(&self, source: Source) -> anyhow::Result<()> {
+        match source {
             Source::Controller if self.controller.is_empty() && self.controller_file.is_none() => {
                 bail!("--source controller needs --controller host:port or --controller-file FILE")
             }
@@ -273,6 +284,20 @@ impl RunArgs {
             Source::File if self.file.is_empty() => bail!("--source file needs --file"),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the dataplane is the one of commands that know no other.
+    pub(crate) fn needs_ipvs(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.kernel.dataplane == DataplaneKind::Ipvs,
+            "this command is for --dataplane ipvs alone"
+        );
+        Ok(())
+    }
+
+    /// Checks the node's name if the flag is set. The host's name is not looked up.
+    pub(crate) fn validate_node_name(&self) -> anyhow::Result<()> {
+        validate_name("--node-name", self.node_name.as_deref())
     }
 
     /// Address of `/healthz`, if it is served.
@@ -391,6 +416,18 @@ impl RunArgs {
     pub fn node_name(&self) -> anyhow::Result<String> {
         node_name(self.node_name.as_deref())
     }
+}
+
+/// Checks the name that a flag gives in place of the host's.
+///
+/// # Errors
+/// If it is empty.
+pub(crate) fn validate_name(flag: &str, name: Option<&str>) -> anyhow::Result<()> {
+    ensure!(
+        name.is_none_or(|name| !name.trim().is_empty()),
+        "{flag} is empty"
+    );
+    Ok(())
 }
 
 /// The name of this node: that of `--node-name`, or the host's.

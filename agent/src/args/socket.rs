@@ -4,6 +4,8 @@
 
 use clap::Args;
 
+use crate::ask::socket_path;
+
 /// Address of the running agent.
 #[derive(Debug, Clone, Args)]
 pub struct SocketArgs {
@@ -15,4 +17,14 @@ pub struct SocketArgs {
         default_value = "unix:///run/portolan/agent.sock"
     )]
     pub address: String,
+}
+
+impl SocketArgs {
+    /// Checks the address.
+    ///
+    /// # Errors
+    /// If it is none of a Unix socket.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        socket_path(&self.address).map(drop)
+    }
 }

@@ -212,6 +212,24 @@ fn prepare_accepts_the_flags_of_a_run() {
 }
 
 #[test]
+fn verbosity_counts_in_each_command_with_the_flags_of_a_run() {
+    for command in [
+        &[][..],
+        &["run"],
+        &["prepare"],
+        &["plan"],
+        &["apply", "--once"],
+        &["export", "env"],
+    ] {
+        let is_verbose = |flag: &str| parse(&[command, &[flag]].concat()).is_verbose();
+        assert!(is_verbose("--v=4"), "{command:?}");
+        assert!(!is_verbose("--v=2"), "{command:?}");
+    }
+    assert!(parse(&["-v", "5"]).is_verbose());
+    assert!(!parse(&["reload"]).is_verbose());
+}
+
+#[test]
 fn one_node_address_per_family() {
     let config = |ips: &str| {
         parse(&[&format!("--node-ip={ips}")])

@@ -6,10 +6,12 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::{Context as _, ensure};
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use portolan_dns::ZoneConfig;
 
-use super::RunArgs;
+use super::{DataplaneKind, RunArgs};
 
 /// Flags of the userspace dataplane.
 #[derive(Debug, Clone, Args)]
@@ -130,14 +132,28 @@ impl RunCommandArgs {
         self.run.state_dir.as_os_str() == OWN_DIRECTORY
     }
 
+    /// Checks the flags that only concern `run`, without a look at files.
+    ///
+    /// # Errors
+    /// If another dataplane is asked for, or a command cannot have names in the zone.
+    pub fn validate_flags(&self) -> anyhow::Result<()> {
+        ensure!(
+            self.run.kernel.dataplane == DataplaneKind::Userspace,
+            "run needs --dataplane userspace"
+        );
+        if self.command.is_empty() {
+            return Ok(());
+        }
+        let zone = ZoneConfig::new(&self.run.userspace.userspace_zone);
+        zone.map(drop).context("--userspace-zone")
+    }
+
     /// Checks what only concerns `run`.
     ///
     /// # Errors
     /// If another dataplane is asked for, or a file is missing: a command would wait for it.
     pub fn validate(&self) -> anyhow::Result<()> {
-        if self.run.kernel.dataplane != super::DataplaneKind::Userspace {
-            anyhow::bail!("run needs --dataplane userspace");
-        }
+        self.validate_flags()?;
         let missing: Option<&PathBuf> = self.run.file.iter().find(|path| !path.exists());
         match missing {
             Some(path) => anyhow::bail!("--file {}: no such file", path.display()),
@@ -151,7 +167,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::args::{Cli, DataplaneKind, Source};
+    use crate::args::{Cli, Source};
 
     fn parse(args: &[&str]) -> RunCommandArgs {
         let cli = Cli::try_parse_from([&["portolan-agent"], args].concat()).unwrap();

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use anyhow::ensure;
 use portolan_dataplane::node_facts;
 use portolan_model::NodeTable;
 use portolan_plan::NodeFacts;
@@ -27,22 +26,7 @@ use source::{Loaded, load};
 /// # Errors
 /// If there is no table, a flag or a file cannot be used, or the node's addresses cannot be read.
 pub async fn run(mut args: ExportArgs) -> anyhow::Result<()> {
-    ensure!(
-        !args.jumps || args.format == ExportFormat::Iptables,
-        "--jumps is for iptables alone"
-    );
-    ensure!(
-        !args.short || args.format == ExportFormat::Iptables,
-        "--short is for iptables alone: the others have no comments"
-    );
-    ensure!(
-        !args.full || args.format == ExportFormat::Ipvsadm,
-        "--full is for ipvsadm alone"
-    );
-    ensure!(
-        !args.kube_proxy || args.format == ExportFormat::Nft,
-        "--kube-proxy is for nft alone: iptables has a kube-proxy's rules anyway"
-    );
+    args.validate()?;
     let loaded = load(&mut args).await?;
     let export = match args.format {
         ExportFormat::Iptables => of_iptables(&args, &loaded.table).await?,

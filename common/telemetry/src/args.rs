@@ -5,6 +5,9 @@
 use std::path::PathBuf;
 
 use portolan_tls::ClientFiles;
+use tonic::transport::Uri;
+
+use crate::exporter::OtlpError;
 
 /// Where spans are sent.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
@@ -55,6 +58,33 @@ pub struct OtlpArgs {
 }
 
 impl OtlpArgs {
+    /// Checks combinations of flags that clap cannot express. Reads no file.
+    ///
+    /// # Errors
+    /// If the endpoint's scheme and the files contradict each other.
+    pub fn validate(&self) -> Result<(), OtlpError> {
+        let Some(endpoint) = &self.otlp_endpoint else {
+            return Ok(());
+        };
+        let uri: Option<Uri> = endpoint.parse().ok();
+        let is_secure = uri.is_some_and(|uri| uri.scheme_str() == Some("https"));
+        match is_secure == self.otlp_ca.is_some() {
+            true => Ok(()),
+            false => Err(OtlpError::Scheme(endpoint.clone())),
+        }
+    }
+
+    /// Reads the files of TLS, as a run does at its start. Blocks.
+    ///
+    /// # Errors
+    /// If a file cannot be read or used.
+    pub fn check_files(&self) -> Result<(), OtlpError> {
+        match self.client_files() {
+            Some(files) => files.open("otlp").map(drop).map_err(OtlpError::Files),
+            None => Ok(()),
+        }
+    }
+
     /// The files of the client; `None` without TLS.
     pub(crate) fn client_files(&self) -> Option<ClientFiles> {
         Some(ClientFiles {
@@ -70,7 +100,7 @@ impl OtlpArgs {
 struct Expected(&'static str);
 
 fn endpoint(text: &str) -> Result<String, Expected> {
-    let uri: Option<tonic::transport::Uri> = text.parse().ok();
+    let uri: Option<Uri> = text.parse().ok();
     let is_good = uri.is_some_and(|uri| {
         matches!(uri.scheme_str(), Some("http" | "https"))
             && uri.host().is_some()
@@ -127,6 +157,10 @@ mod tests {
             parse(&[endpoint, "--otlp-ca=ca.pem", "--otlp-cert=c.pem"]),
             None
         );
+        let is_valid = |args: &[&str]| parse(args).unwrap().validate().is_ok();
+        assert!(is_valid(&[]) && is_valid(&[endpoint, "--otlp-ca=ca.pem"]));
+        assert!(is_valid(&["--otlp-endpoint=http://collector:4317"]));
+        assert!(!is_valid(&[endpoint]));
         let files = parse(&[endpoint, "--otlp-ca=ca.pem"])
             .unwrap()
             .client_files();

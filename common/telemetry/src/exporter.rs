@@ -110,14 +110,11 @@ fn exporter(
     args: &OtlpArgs,
     endpoint: &str,
 ) -> Result<(SpanExporter, Option<Credentials>), OtlpError> {
-    let scheme = || OtlpError::Scheme(endpoint.to_owned());
-    let uri: Uri = endpoint.parse().map_err(|_| scheme())?;
-    let files = args.client_files();
-    if files.is_some() != (uri.scheme_str() == Some("https")) {
-        return Err(scheme());
-    }
+    args.validate()?;
+    let scheme = |_| OtlpError::Scheme(endpoint.to_owned());
+    let uri: Uri = endpoint.parse().map_err(scheme)?;
     let builder = SpanExporter::builder().with_tonic().with_timeout(TIMEOUT);
-    let (builder, credentials) = match files {
+    let (builder, credentials) = match args.client_files() {
         None => (builder.with_endpoint(endpoint), None),
         Some(files) => {
             let credentials = files.open("otlp")?;
