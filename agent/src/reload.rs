@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::routing::post;
 use axum::{Json, Router};
+use portolan_runtime::ANSWER_WITHIN;
 use portolan_source::file::ReadRequests;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,7 +24,7 @@ use crate::standalone::Reading;
 use crate::subscribe::{HeldDeletions, HeldView, Report};
 
 /// Longest time that a request waits for the kernel.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = ANSWER_WITHIN;
 
 /// Outcome of a reading.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,6 +217,9 @@ pub async fn run(address: &str) -> anyhow::Result<()> {
 mod tests {
     use axum::http::header;
     use axum::response::Response;
+    use portolan_runtime::{Connections, serve_http};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
 
@@ -255,6 +259,31 @@ mod tests {
         assert_eq!(asked.await.unwrap(), Ok(expected));
         // A reading that was requested before is not taken for this one's.
         assert_eq!(reload.run().await, Err(NotReloaded::Late));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kernel_that_is_late_is_told_before_the_connection_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.sock");
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let (_reports, receiver) = watch::channel(None);
+        // Nothing reads its files.
+        let reload = Reload::new(Source::File, receiver, HeldView::default());
+        let router = Router::new().nest("/debug", reload.actions());
+        let ending = CancellationToken::new();
+        let connections = Connections::default();
+        tokio::spawn(serve_http(listener, router, connections, ending.clone()));
+        let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let (line, rest) = (b"POST /debug/reload HTTP/1.1\r\n", b"Host: x\r\n\r\n");
+        stream.write_all(line).await.unwrap();
+        // The connection is older than the request.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stream.write_all(rest).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let late = NotReloaded::Late.to_string();
+        assert!(answer.contains(&late), "{answer}");
+        ending.cancel();
     }
 
     #[tokio::test]

@@ -2,16 +2,23 @@
 
 //! Announcements of virtual addresses to the neighbours.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use portolan_dataplane::Announcer;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::Asked;
+
+/// Announcements that are sent at the same time.
+const MOST: usize = 8;
+/// Announcements that wait for one of those, besides the ones that the sender may leave.
+const WAITING: usize = 64;
 
 /// Addresses that neighbours are to be told about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +43,9 @@ pub(crate) struct Announcements {
 /// The addresses of a round that could not be announced, and why.
 type Failures = Vec<(IpAddr, io::Error)>;
 
-/// Sends announcements, one after the other, until the sender has gone. They end when the host is no longer to answer for
-/// its addresses by their interface: another director may have them now.
+/// Sends announcements until the sender has gone: those of an address one after the other, others at the same time.
+/// They end when the host is no longer to answer for its addresses by their interface: another director may have
+/// them now.
 pub(crate) async fn announce(announcements: Announcements) {
     announce_by(announcements, send).await;
 }
@@ -47,19 +55,70 @@ async fn announce_by(
     send: impl Fn(&Announcement) -> io::Result<Failures> + Clone + Send + 'static,
 ) {
     let Announcements {
-        mut waiting,
-        mut asked,
+        waiting: mut incoming,
+        asked,
     } = announcements;
-    while let Some(announcement) = waiting.recv().await {
-        let interface = &announcement.interface;
+    let mut waiting = VecDeque::new();
+    let mut running = FuturesUnordered::new();
+    let mut busy = BTreeSet::new();
+    let mut is_open = true;
+    loop {
+        while running.len() < MOST
+            && let Some(announcement) = take(&mut waiting, &busy)
+        {
+            busy.extend(&announcement.addresses);
+            running.push(one(announcement, asked.clone(), send.clone()));
+        }
         tokio::select! {
-            biased;
-            _ = asked.wait_for(|asked| !answers_by(interface, asked.as_ref())) => {
-                tracing::info!(interface, "announcements ended: the host has the addresses no longer");
+            received = incoming.recv(), if is_open && waiting.len() < WAITING => match received {
+                Some(announcement) => waiting.push_back(announcement),
+                None => is_open = false,
+            },
+            Some(ended) = running.next(), if !running.is_empty() => {
+                busy.retain(|address| !ended.contains(address));
             }
-            () = rounds(&announcement, send.clone()) => {}
+            else => return,
         }
     }
+}
+
+/// Takes the first announcement with an address that is neither busy nor in an earlier one. Its other addresses stay.
+fn take(waiting: &mut VecDeque<Announcement>, busy: &BTreeSet<IpAddr>) -> Option<Announcement> {
+    let mut before = busy.clone();
+    let (index, free) = waiting.iter().enumerate().find_map(|(index, each)| {
+        let free: BTreeSet<_> = each.addresses.difference(&before).copied().collect();
+        before.extend(&each.addresses);
+        (!free.is_empty()).then_some((index, free))
+    })?;
+    let announcement = waiting.get_mut(index)?;
+    announcement
+        .addresses
+        .retain(|address| !free.contains(address));
+    let taken = Announcement {
+        addresses: free,
+        ..announcement.clone()
+    };
+    if announcement.addresses.is_empty() {
+        drop(waiting.remove(index));
+    }
+    Some(taken)
+}
+
+/// Sends an announcement for as long as the host answers by its interface; returns its addresses.
+async fn one(
+    announcement: Announcement,
+    mut asked: watch::Receiver<Option<Asked>>,
+    send: impl Fn(&Announcement) -> io::Result<Failures> + Clone + Send + 'static,
+) -> BTreeSet<IpAddr> {
+    let interface = &announcement.interface;
+    tokio::select! {
+        biased;
+        _ = asked.wait_for(|asked| !answers_by(interface, asked.as_ref())) => {
+            tracing::info!(interface, "announcements ended: the host has the addresses no longer");
+        }
+        () = rounds(&announcement, send) => {}
+    }
+    announcement.addresses
 }
 
 /// Whether a host answers for its virtual addresses by an interface.
@@ -179,6 +238,75 @@ mod tests {
         let late = rest.iter().filter(|count| **count == 1_000).count();
         assert!(late <= 1, "{rest:?}");
         assert_eq!(rest[late..], [2, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_announcement_holds_back_its_own_addresses_alone() {
+        let (sender, waiting) = mpsc::channel(2);
+        let (_role, asked_receiver) = watch::channel(asked(true));
+        let (rounds, mut sent) = mpsc::channel(100);
+        let announcements = Announcements {
+            waiting,
+            asked: asked_receiver,
+        };
+        let task = tokio::spawn(announce_by(announcements, move |announcement| {
+            for address in &announcement.addresses {
+                let round = (address.to_string(), announcement.count);
+                rounds.try_send(round).unwrap();
+            }
+            Ok(Failures::new())
+        }));
+        for each in [
+            announcement(50, &["192.0.2.1"]),
+            announcement(2, &["192.0.2.1", "192.0.2.2"]),
+        ] {
+            sender.send(each).await.unwrap();
+        }
+        drop(sender);
+        task.await.unwrap();
+        let mut all = Vec::new();
+        while let Some(round) = sent.recv().await {
+            all.push(round);
+        }
+        let at = |address: &str, count: u32| -> Vec<usize> {
+            let all = all.iter().enumerate();
+            let those = all.filter(|(_, round)| round.0 == address && round.1 == count);
+            those.map(|(at, _)| at).collect()
+        };
+        let (slow, later) = (at("192.0.2.1", 50), at("192.0.2.1", 2));
+        let other = at("192.0.2.2", 2);
+        assert_eq!((slow.len(), later.len(), other.len()), (50, 2, 2));
+        assert!(other.last() < slow.last(), "{all:?}");
+        assert!(slow.last() < later.first(), "{all:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_most_so_many_announcements_are_sent_at_the_same_time() {
+        let (sender, waiting) = mpsc::channel(2 * MOST);
+        let (_role, asked_receiver) = watch::channel(asked(true));
+        let (rounds, mut sent) = mpsc::channel(100);
+        let announcements = Announcements {
+            waiting,
+            asked: asked_receiver,
+        };
+        let task = tokio::spawn(announce_by(announcements, move |announcement| {
+            rounds.try_send(announcement.addresses.clone()).unwrap();
+            Ok(Failures::new())
+        }));
+        for number in 0..2 * MOST {
+            let address = format!("192.0.2.{number}");
+            sender.send(announcement(2, &[&address])).await.unwrap();
+        }
+        drop(sender);
+        task.await.unwrap();
+        let mut all = Vec::new();
+        while let Some(round) = sent.recv().await {
+            all.push(round);
+        }
+        // An announcement has ended after its second round, and before it no other one begins.
+        let mut begun = BTreeSet::new();
+        let together = all.iter().take_while(|round| begun.insert(*round)).count();
+        assert_eq!((all.len(), together), (4 * MOST, MOST), "{all:?}");
     }
 
     #[test]

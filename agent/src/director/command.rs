@@ -10,6 +10,7 @@ use axum::http::{Method, StatusCode};
 use axum::routing::post;
 use axum::{Json, Router};
 use portolan_director::Role;
+use portolan_runtime::ANSWER_WITHIN;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -18,7 +19,7 @@ use crate::args::DirectorCommand;
 use crate::ask::ask as ask_agent;
 
 /// Longest time that a command waits for the kernel.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = ANSWER_WITHIN;
 
 /// The answer to a command.
 #[derive(Debug, Serialize, Deserialize)]

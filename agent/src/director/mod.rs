@@ -131,7 +131,7 @@ impl HostDirector {
             checks,
             state: Mutex::new(State {
                 director: None,
-                activity: load_role(state_dir),
+                activity: saved::adopt_role(state_dir),
                 overridden: Vec::new(),
                 sent: None,
             }),

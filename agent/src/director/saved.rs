@@ -8,6 +8,7 @@ use std::path::Path;
 use portolan_plan::host::Owned;
 use serde::{Deserialize, Serialize};
 
+use crate::backends::boot_id;
 use crate::state_file::{load, save};
 
 const ROLE: &str = "role.json";
@@ -36,16 +37,41 @@ impl std::fmt::Display for Activity {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct SavedRole {
     role: Activity,
+    /// Identifier of the boot in which it was commanded. A file of an earlier version has none and counts as of this
+    /// boot: the update of an active director must not end its service, as nobody would command it again.
+    boot: Option<String>,
 }
 
-/// The commanded role; standby if none was, or if it cannot be read.
+/// The role that was commanded in this boot; standby if none was, or if it cannot be read. During a reboot another
+/// director may have become active.
 pub(crate) fn load_role(directory: &Path) -> Activity {
-    load::<SavedRole>(directory, ROLE).role
+    let saved: SavedRole = load(directory, ROLE);
+    let is_of_this_boot = saved
+        .boot
+        .is_none_or(|boot| !boot.is_empty() && boot == boot_id());
+    match is_of_this_boot {
+        true => saved.role,
+        false => Activity::Standby,
+    }
+}
+
+/// Like [`load_role`], for an agent that starts: a role without a boot gets this one, so that the next reboot ends it.
+pub(super) fn adopt_role(directory: &Path) -> Activity {
+    let role = load_role(directory);
+    let has_boot = || load::<SavedRole>(directory, ROLE).boot.is_some();
+    if role == Activity::Active
+        && !has_boot()
+        && let Err(error) = save_role(directory, role)
+    {
+        tracing::warn!(%error, "the commanded role cannot be saved: it may outlive a reboot");
+    }
+    role
 }
 
 /// Saves the commanded role.
 pub(super) fn save_role(directory: &Path, role: Activity) -> io::Result<()> {
-    save(directory, ROLE, &SavedRole { role })
+    let boot = Some(boot_id());
+    save(directory, ROLE, &SavedRole { role, boot })
 }
 
 /// What earlier runs have made; nothing if it cannot be read.

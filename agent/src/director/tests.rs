@@ -46,6 +46,27 @@ fn a_commanded_role_outlives_the_agent() {
 }
 
 #[test]
+fn a_commanded_role_does_not_outlive_the_boot() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("role.json");
+    let comes_back = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        is_active(&by_command(dir.path()))
+    };
+    assert!(by_command(dir.path()).take(Activity::Active).is_ok());
+    let saved = std::fs::read_to_string(&path).unwrap();
+    assert!(comes_back(&saved));
+    // Another director may have become active while this host booted.
+    let other = saved.replace(&crate::backends::boot_id(), "another");
+    assert_ne!(other, saved);
+    assert!(!comes_back(&other));
+    assert!(!comes_back(r#"{"role": "active", "boot": ""}"#));
+    // An update of the agent leaves an active director active, and the next boot ends that.
+    assert!(comes_back(r#"{"role": "active"}"#));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), saved);
+}
+
+#[test]
 fn checks_are_suspended_on_standby_alone_and_if_the_object_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let controls = CheckControls::default();

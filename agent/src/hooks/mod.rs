@@ -56,6 +56,8 @@ pub(crate) async fn run(mut inputs: HookInputs, token: CancellationToken) {
             () = token.cancelled() => return,
             changed = inputs.hooks.changed() => changed.is_ok(),
             changed = inputs.health.changed() => changed.is_ok(),
+            // The verdicts about a new load balancer may come before the table that has it.
+            changed = inputs.tables.changed() => changed.is_ok(),
             Some(object) = running.next(), if !running.is_empty() => {
                 queue.ended(&object);
                 continue;
@@ -66,7 +68,7 @@ pub(crate) async fn run(mut inputs: HookInputs, token: CancellationToken) {
         }
         let hooks = inputs.hooks.borrow_and_update().clone();
         let health = inputs.health.borrow_and_update().clone();
-        let table = inputs.tables.borrow().clone();
+        let table = inputs.tables.borrow_and_update().clone();
         if let Some(table) = table {
             let records = table.table.records.values();
             let seen = seen(records.map(|record| &**record), &hooks, &health);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Changes of state that programs are told of: one program at a time for each load balancer, and the newest state
-//! wins. Pure.
+//! wins. Load balancers take turns, and changes of a quorum come before those of backends. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -48,13 +48,23 @@ struct States {
 /// States of the subjects of all load balancers with hooks: up, down, or unknown.
 pub(super) type Seen = BTreeMap<(ObjectName, Subject), Option<bool>>;
 
+/// A load balancer's place in the line: whether a backend is the next thing to tell, and its last turn.
+type Place = (bool, u64, ObjectName);
+
 /// What was told, and what is to be told.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     hooks: Arc<HooksOf>,
     states: BTreeMap<(ObjectName, Subject), States>,
-    due: BTreeSet<(ObjectName, Subject)>,
+    /// What is to be told. A quorum is before backends.
+    due: BTreeMap<ObjectName, BTreeSet<Subject>>,
     running: BTreeSet<ObjectName>,
+    /// Load balancers with something due and without a program that runs.
+    line: BTreeSet<Place>,
+    /// The last turn of each load balancer that had one.
+    turns: BTreeMap<ObjectName, u64>,
+    /// The last turn of all.
+    turn: u64,
 }
 
 impl Queue {
@@ -72,15 +82,32 @@ impl Queue {
             let has_command = hooks.is_some_and(|hooks| !subject.command(hooks).is_empty());
             has_command && states.now.is_some() && states.now != states.told
         };
-        let due = self.states.iter().filter(is_due);
-        self.due = due.map(|(key, _)| key.clone()).collect();
+        let mut due: BTreeMap<ObjectName, BTreeSet<Subject>> = BTreeMap::new();
+        for ((object, subject), _) in self.states.iter().filter(is_due) {
+            let subjects = due.entry(object.clone()).or_default();
+            subjects.insert(subject.clone());
+        }
+        self.due = due;
+        self.turns.retain(|object, _| hooks.contains_key(object));
+        let is_free = |object: &&ObjectName| !self.running.contains(*object);
+        let free = self.due.keys().filter(is_free);
+        self.line = free.filter_map(|object| self.place(object)).collect();
+    }
+
+    /// The place of a load balancer without a program that runs; `None` if nothing is due.
+    fn place(&self, object: &ObjectName) -> Option<Place> {
+        let first = self.due.get(object)?.first()?;
+        let turn = self.turns.get(object).copied().unwrap_or_default();
+        Some((matches!(first, Subject::Backend(_)), turn, object.clone()))
     }
 
     /// The next program to run.
     pub(super) fn next(&mut self) -> Option<Job> {
-        let is_free = |(object, _): &&(ObjectName, Subject)| !self.running.contains(object);
-        let key = self.due.iter().find(is_free)?.clone();
-        self.due.remove(&key);
+        let (_, _, object) = self.line.pop_first()?;
+        let subject = self.due.get_mut(&object)?.pop_first()?;
+        self.turn += 1;
+        self.turns.insert(object.clone(), self.turn);
+        let key = (object, subject);
         let states = self.states.get_mut(&key)?;
         let is_up = states.now?;
         states.told = states.now;
@@ -98,6 +125,8 @@ impl Queue {
     /// Notes the end of a load balancer's program.
     pub(super) fn ended(&mut self, object: &ObjectName) {
         self.running.remove(object);
+        let place = self.place(object);
+        self.line.extend(place);
     }
 }
 
@@ -185,6 +214,36 @@ mod tests {
         assert_eq!(take(&mut queue), ["web 10.0.0.2:80 down: /b"]);
         queue.ended(&name("web"));
         assert_eq!(take(&mut queue), [""; 0], "each state is told once");
+    }
+
+    #[test]
+    fn load_balancers_take_turns_and_quorums_come_first() {
+        let both = ["/q", "/b"];
+        let hooks = hooks(&[("a", both), ("b", both), ("c", both)]);
+        let states = |quorum_of_c: bool| {
+            seen(&[
+                ("a", backend(1), Some(true)),
+                ("a", backend(2), Some(true)),
+                ("a", backend(3), Some(true)),
+                ("b", backend(4), Some(true)),
+                ("b", backend(5), Some(true)),
+                ("c", quorum(), Some(quorum_of_c)),
+            ])
+        };
+        // As if programs of others took all other places.
+        let served = |queue: &mut Queue, number: usize| -> Vec<String> {
+            let one = |_| {
+                let job = queue.next()?;
+                queue.ended(&job.object);
+                Some(job.object.name)
+            };
+            (0..number).filter_map(one).collect()
+        };
+        let mut queue = Queue::default();
+        queue.see(&hooks, states(true));
+        assert_eq!(served(&mut queue, 4), ["c", "a", "b", "a"]);
+        queue.see(&hooks, states(false));
+        assert_eq!(served(&mut queue, 4), ["c", "b", "a"], "all are told");
     }
 
     #[test]

@@ -43,7 +43,7 @@ struct Rig {
     hooks: watch::Sender<Arc<HooksOf>>,
     health: watch::Sender<Health>,
     keys: Vec<RecordKey>,
-    _tables: watch::Sender<Option<Arc<Subscribed>>>,
+    tables: watch::Sender<Option<Arc<Subscribed>>>,
     token: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -97,7 +97,7 @@ impl Rig {
             hooks: hooks_out,
             health: health_out,
             keys,
-            _tables: tables_out,
+            tables: tables_out,
             token,
             task,
         }
@@ -160,6 +160,19 @@ async fn programs_are_told_of_backends_and_of_each_frontends_quorum() {
     let all = rig.lines(6).await;
     let down: Vec<_> = all.iter().filter(|line| line.contains("down")).collect();
     assert_eq!((all.len(), down.len()), (6, 3), "{all:?}");
+    rig.token.cancel();
+    rig.task.await.unwrap();
+}
+
+#[tokio::test]
+async fn programs_are_told_of_a_load_balancer_whose_verdicts_come_before_its_table() {
+    let rig = Rig::new(writes);
+    let table = rig.tables.send_replace(None);
+    rig.publish(State::Up);
+    // Long enough for the hooks to have seen the verdicts. They pass as well if they have not.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    rig.tables.send_replace(table);
+    assert_eq!(rig.lines(3).await.len(), 3);
     rig.token.cancel();
     rig.task.await.unwrap();
 }

@@ -28,6 +28,9 @@ struct TableLabels {
     table: String,
 }
 
+/// All tables of iptables.
+const TABLES: [&str; 5] = ["filter", "mangle", "nat", "raw", "security"];
+
 /// Buckets of durations: 1 ms to 16 s.
 fn buckets() -> impl Iterator<Item = f64> {
     exponential_buckets(0.001, 2.0, 15)
@@ -183,7 +186,21 @@ impl KubeProxyMetrics {
             self.last.set(now.unwrap_or_default().as_secs_f64());
         }
         self.iptables_failures.inc_by(outcome.rule_failures as u64);
-        for (table, count) in rules.into_iter().flatten() {
+        if let Some(rules) = rules {
+            self.observe_rules(outcome, rules);
+        }
+    }
+
+    /// Sets the numbers of rules of each table. A table without rules has none, as with a dataplane without iptables.
+    fn observe_rules(&self, outcome: &Outcome, rules: &BTreeMap<String, usize>) {
+        for table in TABLES.iter().filter(|table| !rules.contains_key(**table)) {
+            let labels = TableLabels {
+                table: (*table).to_owned(),
+            };
+            self.iptables_last.remove(&labels);
+            self.iptables_total.remove(&labels);
+        }
+        for (table, count) in rules {
             let labels = TableLabels {
                 table: table.clone(),
             };
@@ -276,6 +293,32 @@ mod tests {
             ],
         );
         assert!(text(&registry).contains("kubeproxy_sync_proxy_rules_last_timestamp_seconds "));
+    }
+
+    #[test]
+    fn rules_of_a_dataplane_that_has_gone_are_not_counted() {
+        let (registry, metrics) = registered();
+        let full = Outcome {
+            is_full: true,
+            ..Outcome::default()
+        };
+        let rules = BTreeMap::from([("nat".to_owned(), 9), ("filter".to_owned(), 3)]);
+        metrics.observe(&full, Some(&rules));
+        // A reconciliation of changed records leaves them.
+        metrics.observe(&Outcome::default(), None);
+        let prefix = "kubeproxy_sync_proxy_rules_iptables";
+        let counted = || {
+            let text = text(&registry);
+            let is_one = |line: &&str| line.starts_with(prefix) && line.contains("table=");
+            text.lines().filter(is_one).count()
+        };
+        assert_eq!(counted(), 4);
+        let rules = BTreeMap::from([("filter".to_owned(), 3)]);
+        metrics.observe(&full, Some(&rules));
+        assert_eq!(counted(), 2);
+        // An engine of nftables has no rules of iptables.
+        metrics.observe(&full, Some(&BTreeMap::new()));
+        assert_eq!(counted(), 0);
     }
 
     #[test]

@@ -50,6 +50,26 @@ impl DebugArgs {
             .is_some_and(|text| !text.is_empty())
     }
 
+    /// Checks the flags. Binds no socket and reads no file.
+    ///
+    /// # Errors
+    /// If the flag is no address of a Unix socket.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        self.socket_path().map(drop)
+    }
+
+    /// The path of the socket that the flag names; `None` without one.
+    fn socket_path(&self) -> anyhow::Result<Option<&Path>> {
+        let text = self.debug_listen.as_deref().unwrap_or_default();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        match text.strip_prefix("unix://").map(Path::new) {
+            Some(path) if path.is_absolute() => Ok(Some(path)),
+            _ => bail!("--debug-listen {text:?}: expected unix:///PATH"),
+        }
+    }
+
     /// Binds the socket, at a default path if the flag is missing.
     ///
     /// # Errors
@@ -63,15 +83,10 @@ impl DebugArgs {
             let (listener, file) = listen_unix(path, &access)?;
             io::Result::Ok(DebugSocket { listener, file })
         };
-        match self.debug_listen.as_deref() {
-            Some("") => Ok(None),
-            Some(text) => match text.strip_prefix("unix://").map(Path::new) {
-                Some(path) if path.is_absolute() => {
-                    listen(path).context("--debug-listen").map(Some)
-                }
-                _ => bail!("--debug-listen {text:?}: expected unix:///PATH"),
-            },
-            None => Ok(listen(Path::new(default))
+        match (self.socket_path()?, &self.debug_listen) {
+            (Some(path), _) => listen(path).context("--debug-listen").map(Some),
+            (None, Some(_)) => Ok(None),
+            (None, None) => Ok(listen(Path::new(default))
                 .inspect_err(|error| {
                     tracing::warn!(%error,
                         "no Unix socket for actions below /debug; set --debug-listen");

@@ -36,6 +36,9 @@ const CONNECTIONS: usize = 256;
 const HEAD: Duration = Duration::from_secs(5);
 /// Time limit of a connection. Large dumps take seconds.
 const WHOLE: Duration = Duration::from_secs(60);
+/// Time in which an answer must be ready. What is left of the connection's time is for the request before it and for
+/// the way of the answer.
+pub const ANSWER_WITHIN: Duration = WHOLE.saturating_sub(HEAD.saturating_mul(2));
 /// Size of the request buffer in bytes.
 const BUFFER: usize = 16 << 10;
 /// Time that answers in progress have when the server ends.

@@ -35,7 +35,7 @@ pub use descriptors::raise_descriptor_limit;
 pub use docs::DocsCommand;
 pub use duration::{DurationError, duration_within, milliseconds_within, parse_duration};
 pub use heap::share_heap;
-pub use http::{Accept, Connections, Peer, serve_http};
+pub use http::{ANSWER_WITHIN, Accept, Connections, Peer, serve_http};
 pub use listen::{listen, listen_one_family};
 pub use liveness::Liveness;
 pub use logs::{LogArgs, LogFormat};

@@ -91,9 +91,11 @@ fn follow_role(pair: &Pair, number: usize) -> String {
     let agent = program("portolan-agent").unwrap();
     let directory = pair.directory.path();
     let script = format!(
-        "#!/bin/sh\nwhile read -r kind name state rest; do\n    case $state in\n        \
-         MASTER) {agent} director active {address} ;;\n        \
-         BACKUP | FAULT) {agent} director standby {address} ;;\n    esac\ndone <\"$1\"\n",
+        "#!/bin/sh\ntake_role() {{\n    for attempt in 1 2 3 4 5; do\n        \
+         {agent} director \"$1\" {address} && return\n        sleep 1\n    done\n}}\n\
+         while read -r kind name state rest; do\n    case $state in\n        \
+         MASTER) take_role active ;;\n        \
+         BACKUP | FAULT) take_role standby ;;\n    esac\ndone <\"$1\"\n",
         agent = agent.display(),
         address = format_args!("--address={}", socket(directory, number)),
     );

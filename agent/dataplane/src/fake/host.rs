@@ -33,7 +33,8 @@ impl HostPlane for FakeKernel {
     ) -> Result<HostState, DataplaneError> {
         self.read()?;
         let mut state = self.host.state.clone();
-        for name in desired.sysctls.keys().chain(&desired.not_strict) {
+        let names = desired.sysctls.keys().chain(&desired.not_strict);
+        for name in names.chain(&desired.forwarding) {
             let missing = || Err("no such file".to_owned());
             state.sysctls.entry(name.clone()).or_insert_with(missing);
         }

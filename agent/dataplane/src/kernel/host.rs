@@ -48,6 +48,7 @@ fn observe(
 ) -> Result<HostState, DataplaneError> {
     let ipvs::Timeouts { tcp, tcp_fin, udp } = ipvs.timeouts()?;
     let names = desired.sysctls.keys().chain(&desired.not_strict);
+    let names = names.chain(&desired.forwarding);
     let sysctls: BTreeMap<_, _> = names.map(|name| (name.clone(), value(name))).collect();
     let mut state = HostState {
         timeouts: Timeouts { tcp, tcp_fin, udp },

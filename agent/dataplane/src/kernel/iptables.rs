@@ -136,10 +136,10 @@ impl Iptables {
         before: &[String],
     ) -> Result<(), DataplaneError> {
         match self.tools.restore(family, &input(rules, before)).await {
-            Err(error @ DataplaneError::Command { .. }) if rules.clamps() => {
+            Err(DataplaneError::Command { .. }) if rules.clamps() => {
                 let others = rules.without_clamp();
                 self.tools.restore(family, &input(&others, before)).await?;
-                self.write_clamped(family, rules, &error).await?;
+                self.write_whole(family, rules).await?;
             }
             Ok(()) => drop(self.unclamped.remove(&family)),
             failed => return failed,
@@ -149,18 +149,15 @@ impl Iptables {
         Ok(())
     }
 
-    /// Writes all rules once more, after those without a clamp were written: the tool may have failed for another reason,
-    /// such as a lock that somebody held, and these rules are not asked for again.
-    async fn write_clamped(
-        &mut self,
-        family: Family,
-        rules: &Rules,
-        first: &DataplaneError,
-    ) -> Result<(), DataplaneError> {
+    /// Writes all rules once more, after those without a clamp were written: the tool may have failed for another
+    /// reason, such as a lock that somebody held. Rules that the kernel refuses are not asked for again. An error has
+    /// all of them asked for again.
+    async fn write_whole(&mut self, family: Family, rules: &Rules) -> Result<(), DataplaneError> {
         let before = self.tools.save(family).await?;
         match self.tools.restore(family, &input(rules, &before)).await {
             Ok(()) => drop(self.unclamped.remove(&family)),
-            Err(_) => self.say_unclamped(family, first),
+            Err(error) if is_refusal(&error) => self.say_unclamped(family, &error),
+            failed => return failed,
         }
         Ok(())
     }
@@ -251,6 +248,16 @@ impl Iptables {
                 "record of rules cannot be saved: a restarted agent writes them again");
         }
     }
+}
+
+/// Whether the kernel refused rules. A tool that was killed or that got no lock has not asked it. The last line counts:
+/// some versions also say that they wait for the lock, and get it.
+fn is_refusal(error: &DataplaneError) -> bool {
+    let DataplaneError::Command { message, .. } = error else {
+        return false;
+    };
+    let last = message.lines().next_back();
+    last.is_none_or(|line| !line.contains("xtables lock"))
 }
 
 /// Input of `iptables-restore` that writes rules beside those that are there.

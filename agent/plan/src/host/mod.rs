@@ -103,6 +103,9 @@ pub struct HostDesired {
     pub sysctls: BTreeMap<String, String>,
     /// Settings `rp_filter` that must not be strict (1): 0 and 2 are right.
     pub not_strict: BTreeSet<String>,
+    /// Settings `forwarding` of the interfaces of `neighbours` that must not be 0. They are told and never written: an
+    /// interface that forwards no longer follows router advertisements.
+    pub forwarding: BTreeSet<String>,
     /// The sync daemons.
     pub daemons: BTreeMap<SyncRole, SyncDaemon>,
     /// Addresses that an interface answers neighbour solicitations for.
@@ -116,7 +119,7 @@ impl HostDesired {
     #[must_use]
     pub fn new(host: &Host, vips: &Vips) -> Self {
         let mut sysctls = host.sysctls.clone();
-        let mut neighbours = BTreeSet::new();
+        let (mut neighbours, mut forwarding) = (BTreeSet::new(), BTreeSet::new());
         if let Some(interface) = host.interface.as_deref().filter(|_| host.answers()) {
             let of_v6 = vips.bound.iter().filter(|ip| ip.is_ipv6());
             neighbours.extend(of_v6.map(|ip| Neighbour {
@@ -124,7 +127,13 @@ impl HostDesired {
                 address: *ip,
             }));
             if !neighbours.is_empty() {
-                sysctls.insert(proxy_ndp(interface), "1".to_owned());
+                sysctls.insert(of_interface_v6("proxy_ndp", interface), "1".to_owned());
+                let name = of_interface_v6("forwarding", interface);
+                // Another value of the file is compared as those of all settings are.
+                let is_off = |value: &String| value.trim() == "0";
+                if sysctls.get(&name).is_none_or(is_off) {
+                    forwarding.insert(name);
+                }
             }
         }
         let mut not_strict = BTreeSet::new();
@@ -149,6 +158,7 @@ impl HostDesired {
             sysctl_mode: host.sysctl_mode,
             sysctls,
             not_strict,
+            forwarding,
             daemons: daemons.collect(),
             neighbours,
             announced: announced.filter(|_| is_announced).collect(),
@@ -176,11 +186,10 @@ fn of_interface(setting: &str, interface: &str) -> String {
     format!("net.ipv4.conf.{interface}.{setting}")
 }
 
-/// The setting that lets an interface answer for proxy neighbours. In the notation of `sysctl` the dots of a
-/// name are slashes.
-fn proxy_ndp(interface: &str) -> String {
+/// An IPv6 setting of an interface. In the notation of `sysctl` the dots of a name are slashes.
+fn of_interface_v6(setting: &str, interface: &str) -> String {
     let interface = interface.replace('.', "/");
-    format!("net.ipv6.conf.{interface}.proxy_ndp")
+    format!("net.ipv6.conf.{interface}.{setting}")
 }
 
 /// What this agent, or an earlier run of it, has made in the kernel that the kernel does not say of itself.

@@ -10,6 +10,10 @@ use super::{HostDesired, HostState, HostStep, Owned, SysctlMode, Timeouts};
 
 /// Number of threads of a sync daemon. A running daemon keeps its own.
 const SYNC_PORTS: &str = "net.ipv4.vs.sync_ports";
+/// Forwarding of IPv6 by all interfaces. Writing it writes the setting of each.
+const FORWARDING: &str = "net.ipv6.conf.all.forwarding";
+/// Consequence of an interface that does not forward.
+const SILENT: &str = "neighbours get no answers for virtual addresses";
 
 /// Returns the ordered steps from `observed` to `desired`, and what is wrong and is not to be changed.
 ///
@@ -102,7 +106,26 @@ fn sysctls(desired: &HostDesired, observed: &HostState) -> (Vec<HostStep>, Vec<S
             (None, _) => problems.push(format!("{name} was not read: expected {value}")),
         }
     }
+    let is_of_all =
+        |step: &HostStep| matches!(step, HostStep::SetSysctl { name, .. } if name == FORWARDING);
+    if !steps.iter().any(is_of_all) {
+        problems.extend(silent(desired, observed));
+    }
     (steps, problems)
+}
+
+/// What is wrong with interfaces that are to answer neighbour solicitations: the kernel (`ndisc_recv_ns`) answers for a
+/// proxy neighbour only where the interface forwards.
+fn silent(desired: &HostDesired, observed: &HostState) -> Vec<String> {
+    let is_off = |name: &&String| match observed.sysctls.get(*name) {
+        Some(Ok(value)) => value == "0",
+        // One of an interface that is missing cannot be read, which `proxy_ndp` tells.
+        _ => false,
+    };
+    let silent = desired.forwarding.iter().filter(is_off);
+    silent
+        .map(|name| format!("{name} is 0: expected 1, or {SILENT}"))
+        .collect()
 }
 
 /// The settings that are strict and must not be, with the value that is right whatever other interfaces have.

@@ -69,8 +69,10 @@ fn host() -> Host {
 fn reconciler() -> Reconciler<FakeKernel> {
     let mut kernel = FakeKernel::default();
     kernel.host.interfaces = ["eth0", "eth1"].map(str::to_owned).into();
-    let proxy = "net.ipv6.conf.eth0.proxy_ndp".to_owned();
-    kernel.host.state.sysctls.insert(proxy, Ok("0".to_owned()));
+    for (name, value) in [("proxy_ndp", "0"), ("forwarding", "1")] {
+        let (name, value) = (format!("net.ipv6.conf.eth0.{name}"), Ok(value.to_owned()));
+        kernel.host.state.sysctls.insert(name, value);
+    }
     Reconciler::new(kernel, Config::default())
 }
 
@@ -140,6 +142,23 @@ async fn an_active_director_answers_and_one_on_standby_does_not() {
     assert_eq!(outcome.new, [ip(V4), ip(V6)].into());
     assert_eq!(reconciler.dataplane.state.routes.len(), 2);
     assert!(!reconciler.owned().stands_by);
+}
+
+#[tokio::test]
+async fn a_director_that_neighbours_cannot_hear_says_so_until_it_is_mended() {
+    let (mut reconciler, table) = (reconciler(), table(None));
+    let name = "net.ipv6.conf.eth0.forwarding";
+    let set = |reconciler: &mut Reconciler<FakeKernel>, value: &str| {
+        let sysctls = &mut reconciler.dataplane.host.state.sysctls;
+        sysctls.insert(name.to_owned(), Ok(value.to_owned()));
+    };
+    set(&mut reconciler, "0");
+    let outcome = program(&mut reconciler, host(), &table).await;
+    assert_eq!(outcome.errors.len(), 1, "{outcome:?}");
+    assert!(outcome.errors[0].starts_with(name), "{outcome:?}");
+    assert_eq!(announced(&reconciler), [V4, V6]);
+    set(&mut reconciler, "1");
+    assert_eq!(reconciler.finish_host(&table).await.errors, [""; 0]);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use portolan_health::Administrative;
 use portolan_model::RecordKey;
+use portolan_runtime::ANSWER_WITHIN;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -25,7 +26,7 @@ use crate::once::print;
 use crate::subscribe::{Report, Subscribed};
 
 /// Longest time that a command waits for the kernel.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = ANSWER_WITHIN;
 
 /// Commands about backends in the running agent.
 #[derive(Debug, Clone)]

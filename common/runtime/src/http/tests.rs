@@ -9,9 +9,13 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn serve(limit: usize) -> (SocketAddr, CancellationToken) {
+    let router = Router::new().route("/", get(|| async { "here" }));
+    serve_router(router, limit).await
+}
+
+async fn serve_router(router: Router, limit: usize) -> (SocketAddr, CancellationToken) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = Router::new().route("/", get(|| async { "here" }));
     let ending = CancellationToken::new();
     let connections = Connections::new(limit);
     tokio::spawn(serve_http(listener, router, connections, ending.clone()));
@@ -77,6 +81,22 @@ async fn a_slow_head_has_a_deadline() {
     let mut rest = Vec::new();
     let _ = tokio::join!(dripping, reading.read_to_end(&mut rest));
     assert!(start.elapsed() < HEAD * 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_takes_its_whole_time_arrives_behind_a_slow_head() {
+    let late = || async {
+        sleep(ANSWER_WITHIN).await;
+        "late"
+    };
+    let (address, _ending) = serve_router(Router::new().route("/", get(late)), 2).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+    sleep(HEAD - Duration::from_secs(1)).await;
+    stream.write_all(b"Host: x\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("late"), "{answer}");
 }
 
 #[tokio::test]

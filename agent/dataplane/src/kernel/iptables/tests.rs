@@ -289,6 +289,61 @@ async fn a_write_that_fails_once_costs_no_rule() {
     );
 }
 
+/// A lock that another program holds at both writes of all rules is no missing `xt_TCPMSS` either.
+#[tokio::test]
+async fn a_rule_that_a_lock_kept_out_is_asked_for_again() {
+    let directory = scripts();
+    let here = directory.path().display();
+    let waits = "Another app is currently holding the xtables lock";
+    let locked = format!(
+        "#!/bin/sh\ncat >{here}/input\nif [ -e {here}/locked ] && grep -q TCPMSS {here}/input; then\n\
+         echo '{waits}. Stopped waiting after 4s.' >&2; exit 4; fi\nmv {here}/input {here}/rules\n"
+    );
+    write_program(&directory.path().join("iptables-restore"), &locked);
+    let (lock, rules) = (
+        directory.path().join("locked"),
+        directory.path().join("rules"),
+    );
+    std::fs::write(&lock, "").unwrap();
+    let mut iptables = Iptables::with(Tools::of(directory.path(), PROMPT), None);
+    let error = write(&mut iptables).await.unwrap_err().to_string();
+    assert!(error.contains(waits), "{error}");
+    iptables.settle().await.unwrap();
+    let written = std::fs::read_to_string(&rules).unwrap();
+    assert!(written.contains("*filter") && !written.contains("TCPMSS"));
+    assert_eq!(iptables.observe().await, BTreeMap::new());
+
+    std::fs::remove_file(&lock).unwrap();
+    write(&mut iptables).await.unwrap();
+    iptables.settle().await.unwrap();
+    let written = std::fs::read_to_string(&rules).unwrap();
+    assert!(written.contains("TCPMSS"), "{written}");
+    assert_eq!(
+        iptables.observe().await,
+        BTreeMap::from([(Family::V4, ours())])
+    );
+}
+
+#[test]
+fn a_lock_that_was_waited_for_and_had_leaves_a_refusal() {
+    let failed = |message: &str| DataplaneError::Command {
+        command: "iptables-restore".to_owned(),
+        message: message.to_owned(),
+    };
+    let waits = "Another app is currently holding the xtables lock";
+    assert!(is_refusal(&failed("no target TCPMSS")) && is_refusal(&failed("")));
+    let late = format!("{waits}; still 3s 0us time ahead\niptables-restore: line 9 failed");
+    assert!(is_refusal(&failed(&late)));
+    assert!(!is_refusal(&failed(&format!(
+        "{waits}; still 1s 0us\n{waits}."
+    ))));
+    let killed = DataplaneError::Hangs {
+        command: "iptables-restore".to_owned(),
+        deadline: PROMPT,
+    };
+    assert!(!is_refusal(&killed));
+}
+
 /// Scripts of both variants that note their runs in a file, with the default as links to one of them.
 fn noting(directory: &Path) {
     let runs = directory.join("runs");
