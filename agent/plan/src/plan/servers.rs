@@ -55,7 +55,7 @@ impl Planner<'_> {
         }
     }
 
-    fn is_excluded(&self, key: &VirtualServerKey) -> bool {
+    pub(super) fn is_excluded(&self, key: &VirtualServerKey) -> bool {
         let networks = &self.config.exclude_cidrs;
         key.socket()
             .is_some_and(|socket| networks.iter().any(|net| net.contains(&socket.ip())))

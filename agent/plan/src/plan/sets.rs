@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetKind};
+use portolan_model::ipvs::VirtualServerKey;
 
 use super::{Of, Planner};
 use crate::{KernelState, SetName, Step};
@@ -38,7 +39,7 @@ impl Planner<'_> {
         }
         let late = self.late_names();
         for (name, want) in desired.sets.iter().filter(|(name, _)| !late.contains(name)) {
-            self.entries(name, want, observed.sets.get(name));
+            self.entries(name, want, observed);
         }
     }
 
@@ -46,7 +47,7 @@ impl Planner<'_> {
     pub(super) fn late_entries(&mut self, desired: &KernelState, observed: &KernelState) {
         for name in self.late_names() {
             if let Some(want) = desired.sets.get(&name) {
-                self.entries(&name, want, observed.sets.get(&name));
+                self.entries(&name, want, observed);
             }
         }
     }
@@ -56,9 +57,9 @@ impl Planner<'_> {
         LATE.into_iter().flat_map(of_both).collect()
     }
 
-    fn entries(&mut self, name: &str, want: &Set, have: Option<&Set>) {
+    fn entries(&mut self, name: &str, want: &Set, observed: &KernelState) {
         let none = BTreeSet::new();
-        let have = have.filter(|have| is_alike(have, want));
+        let have = observed.sets.get(name).filter(|have| is_alike(have, want));
         let have = have.map_or(&none, |have| &have.entries);
         // Sized for the common cases: nearly all entries missing, or few.
         let mut missing = Vec::with_capacity(want.entries.len().saturating_sub(have.len()));
@@ -69,12 +70,34 @@ impl Planner<'_> {
                 entries: Arc::new(missing),
             });
         }
-        let surplus = surplus(want, have);
+        let mut surplus = surplus(want, have);
+        if !self.config.exclude_cidrs.is_empty() && self.is_ownership_record(name) {
+            surplus.retain(|entry| !self.is_of_excluded(entry, observed));
+        }
         if !surplus.is_empty() {
             let entries = Arc::new(surplus);
             let name = name.to_owned();
             self.remove(Of::Kernel, Step::DelEntries { name, entries });
         }
+    }
+
+    fn is_ownership_record(&self, name: &str) -> bool {
+        let record = |family| self.config.names.set(SetName::VirtualServers, family);
+        Family::ALL
+            .into_iter()
+            .map(record)
+            .any(|record| record == name)
+    }
+
+    /// Whether an entry of the ownership record is of a virtual server that stays because its network is excluded.
+    /// The entry stays with it: without one the virtual server would be foreign, and a Service that returns, or the
+    /// end of the exclusion, would never change it again.
+    fn is_of_excluded(&self, entry: &SetEntry, observed: &KernelState) -> bool {
+        let SetEntry::IpPort(address, protocol, port) = *entry else {
+            return false;
+        };
+        let key = VirtualServerKey::new(protocol, address, port);
+        self.is_excluded(&key) && observed.virtual_servers.contains_key(&key)
     }
 }
 

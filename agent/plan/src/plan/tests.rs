@@ -220,3 +220,22 @@ fn excluded_virtual_server_is_not_deleted() {
     assert!(!plan_without("10.96.0.0/16").contains(&gone));
     assert!(plan_without("10.97.0.0/16").contains(&gone));
 }
+
+#[test]
+fn excluded_virtual_server_stays_in_the_ownership_record() {
+    let full = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
+    let config = Config {
+        exclude_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
+        ..Config::default()
+    };
+    let desired = Desired {
+        state: empty(&full),
+        ..Desired::default()
+    };
+    assert_eq!(shown(&plan(&desired, &full, &config)), [""; 0]);
+    // Another program has deleted it.
+    let mut deleted = full.clone();
+    deleted.virtual_servers.clear();
+    let goes = ["delete 1 entries from set KUBE-PORTOLAN-OWNED"];
+    assert_eq!(shown(&plan(&desired, &deleted, &config)), goes);
+}
