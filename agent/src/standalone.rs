@@ -173,11 +173,11 @@ impl Standalone {
                 () = at(save_at) => self.save(),
                 () = at(held_until) => {
                     self.in_force.expire();
-                    self.saver.changed(Instant::now());
+                    self.changed();
                 }
                 () = self.in_force.confirmed() => {
                     self.in_force.release();
-                    self.saver.changed(Instant::now());
+                    self.changed();
                 }
             }
         }
@@ -190,7 +190,15 @@ impl Standalone {
         self.in_force.begin_listing();
         let table = Subscribed::new((0, self.revision), Arc::clone(&self.table));
         self.in_force.take_table(table);
-        self.saver.changed(Instant::now());
+        self.changed();
+    }
+
+    /// Has the table be written to disk. Before the first reading of all files there is none, and that of the last run
+    /// stays there.
+    fn changed(&mut self) {
+        if self.revision > 0 {
+            self.saver.changed(Instant::now());
+        }
     }
 
     fn save(&mut self) {
@@ -245,6 +253,8 @@ fn apply(table: &mut NodeTable, node: &NodeKey, mut delta: TableDelta) {
 
 #[cfg(test)]
 mod tests {
+    mod early;
+
     use portolan_catalog::{
         Endpoint, EndpointSlice, Object, ObjectChange, ObjectKey, Service, ServicePort, SlicePort,
         TrafficPolicy,
@@ -467,31 +477,6 @@ mod tests {
         events.send(Event::Read(3)).await.unwrap();
         let second = readings.wait_for(|r| r.number == 3).await.unwrap().clone();
         assert_eq!(second.revision, Some(1));
-        drop(events);
-        task.await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn the_table_is_this_nodes_and_comes_after_syncing() {
-        let (events, receiver) = mpsc::channel(8);
-        let (tables, mut table) = watch::channel(None);
-        let dir = tempfile::tempdir().unwrap();
-        let standalone = standalone(dir.path(), tables, HeldView::default());
-        let task = tokio::spawn(standalone.run(receiver));
-
-        events.send(Event::Changes(objects())).await.unwrap();
-        events.send(Event::Synced).await.unwrap();
-        let first = table
-            .wait_for(Option::is_some)
-            .await
-            .unwrap()
-            .clone()
-            .unwrap();
-        assert_eq!(first.revision, 1);
-        let record = first.table.records.values().next().unwrap();
-        let destinations = first.table.destinations(record, &record.frontends[0]);
-        let addresses: Vec<_> = destinations.iter().map(|d| d.address.to_string()).collect();
-        assert_eq!(addresses, ["10.244.0.1:8080"]);
         drop(events);
         task.await.unwrap();
     }

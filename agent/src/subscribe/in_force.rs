@@ -55,7 +55,10 @@ impl TableInForce {
         latest: Arc<NodeTable>,
         in_force: Arc<NodeTable>,
     ) {
-        self.last = Some(Subscribed::new(position, Arc::clone(&latest)));
+        self.last = Some(Subscribed {
+            is_from_disk: true,
+            ..Subscribed::new(position, Arc::clone(&latest))
+        });
         self.guard.restore(position, latest, in_force);
         self.report();
     }
@@ -106,7 +109,13 @@ impl TableInForce {
         let table = self.guard.release();
         self.report();
         if let Some(last) = self.last.clone() {
-            self.publish(Subscribed { table, ..last });
+            // What is released now was not programmed late, and is no endpoint's change.
+            self.publish(Subscribed {
+                table,
+                received_at: Instant::now(),
+                trigger_times_ms: Vec::new(),
+                ..last
+            });
         }
     }
 
@@ -205,3 +214,6 @@ fn put_first(tables: &watch::Sender<Option<Arc<Subscribed>>>, table: Arc<Subscri
         is_first
     });
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,6 +46,9 @@ struct Pin {
     /// `None` if it is not kept.
     directory: Option<PathBuf>,
     status: PinStatus,
+    /// The cluster of the last table that was taken, also after `forget`; `None` before the first table, and if it is
+    /// unknown.
+    of_table: Option<String>,
     /// Whether the cluster was in the file. If the file is missing then, `forget` was run.
     is_on_disk: bool,
     /// Number of times that `forget` was noticed.
@@ -120,6 +123,29 @@ impl ClusterPin {
         Ok(())
     }
 
+    /// Notes that a table of a cluster was taken. If its controller has no identity, it is of the node's cluster.
+    pub(super) fn took_table(&self, id: &str) {
+        let mut pin = self.lock();
+        let id = (!id.is_empty()).then(|| id.to_owned());
+        let id = id.or_else(|| pin.status.pinned.clone());
+        pin.of_table = id;
+    }
+
+    /// Notes the cluster of the table of an earlier run, which is empty if that did not say.
+    pub(super) fn restored_table(&self, id: &str) {
+        if !id.is_empty() {
+            self.lock().of_table = Some(id.to_owned());
+        }
+    }
+
+    /// The cluster of the last table that was taken: after `forget`, and after the first contact with the next
+    /// cluster, it is still the former one. Empty if it is unknown.
+    pub(super) fn of_table(&self) -> String {
+        let pin = self.lock();
+        let id = pin.of_table.as_ref().or(pin.status.pinned.as_ref());
+        id.cloned().unwrap_or_default()
+    }
+
     /// Number of times that `forget` was noticed since the start.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
@@ -147,7 +173,8 @@ impl Pin {
             .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if gone {
             info!("the node's cluster was forgotten: the next controller sets it");
-            self.status = PinStatus::default();
+            let pinned = std::mem::take(&mut self.status).pinned;
+            self.of_table = self.of_table.take().or(pinned);
             self.is_on_disk = false;
             self.forgotten += 1;
         }

@@ -93,11 +93,18 @@ impl Saver {
         self.writing = Some(spawn_blocking(write));
     }
 
-    /// Waits until nothing is being written.
+    /// Waits until nothing is being written. A caller that waits no longer leaves the write to the next one.
     pub(crate) async fn settle(&mut self) {
-        if let Some(writing) = self.writing.take() {
+        if let Some(writing) = &mut self.writing {
             // The task does not panic and is never aborted.
             let _ = writing.await;
+            self.writing = None;
         }
+    }
+
+    /// Has a write hang.
+    #[cfg(test)]
+    pub(super) fn hang(&mut self) {
+        self.writing = Some(tokio::spawn(std::future::pending()));
     }
 }

@@ -101,6 +101,8 @@ pub(crate) struct StoredTable {
     pub(crate) committed: Committed,
     /// The table that was in force: the same, with the records whose deletion was held back.
     pub(crate) in_force: Arc<NodeTable>,
+    /// Its cluster; empty if it is unknown.
+    pub(super) cluster_id: String,
     /// Whether it is the table of another cluster than the node belongs to now.
     pub(super) is_of_other_cluster: bool,
 }
@@ -161,7 +163,7 @@ impl Store {
             version: portolan_proto::VERSION,
             cluster: self.cluster.clone(),
             node: self.node.clone(),
-            cluster_id: self.pin.id(),
+            cluster_id: self.pin.of_table(),
             ..v1::Hello::default()
         };
         let mut raw = hello.encode_length_delimited_to_vec();
@@ -218,6 +220,7 @@ impl Store {
         Ok(StoredTable {
             in_force: in_force.map_or_else(|| Arc::clone(&committed.table), |last| last.table),
             is_of_other_cluster: !id.is_empty() && id != self.pin.id(),
+            cluster_id: id,
             staging,
             committed,
         })

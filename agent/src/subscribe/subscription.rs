@@ -10,7 +10,7 @@ use portolan_proto::{VERSION, v1};
 use portolan_subscription::{Client, Controllers, DeletionGuard, Dialer, Subscriber, Taken, at};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
@@ -29,6 +29,9 @@ use crate::spans;
 /// Attempts to read a table on disk, and the interval between them.
 const READS: u32 = 3;
 const READ_PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest wait for the disk between two streams. A write that hangs goes on meanwhile.
+const SAVE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Subscribes until `token` is cancelled: publishes each committed table in `tables`, acknowledges
 /// the `reports` about them, and shows held deletions in `held`. Without a controller the last
@@ -66,6 +69,8 @@ struct Subscription {
     has_reporter: bool,
     stats: Arc<Stats>,
     pin: ClusterPin,
+    /// The cluster of the present stream's controller; empty if it has no identity.
+    stream_cluster: String,
     /// Number of `forget` runs noticed when the last stream began.
     forgotten: u64,
     outbox: Outbox,
@@ -104,6 +109,7 @@ impl Subscription {
             has_reporter: true,
             stats,
             pin: config.pin.clone(),
+            stream_cluster: String::new(),
             forgotten: 0,
             outbox: Outbox::default(),
             health: HealthReporter::new(config.backends.clone()),
@@ -119,6 +125,7 @@ impl Subscription {
             staging,
             committed,
             in_force,
+            cluster_id,
             is_of_other_cluster,
         }) = load(&self.saver, &self.stats).await
         else {
@@ -130,6 +137,7 @@ impl Subscription {
             "read the last good table; it is in force unless a controller sends another"
         );
         let position = (committed.epoch, committed.revision);
+        self.pin.restored_table(&cluster_id);
         self.staging = staging;
         self.in_force
             .restore(position, committed.table, Arc::clone(&in_force));
@@ -158,6 +166,7 @@ impl Subscription {
             "table received"
         );
         self.latency.committed(&committed);
+        self.pin.took_table(&self.stream_cluster);
         let position = (committed.epoch, committed.revision);
         let held = self.in_force.take_table(Subscribed {
             trigger_times_ms: committed.trigger_times_ms.clone(),
@@ -250,7 +259,11 @@ impl Subscriber for Subscription {
 
     fn is_of_our_cluster(&mut self, id: &str) -> bool {
         // The pin logs it.
-        self.pin.check(id).is_ok()
+        let is_ours = self.pin.check(id).is_ok();
+        if is_ours {
+            self.stream_cluster = id.to_owned();
+        }
+        is_ours
     }
 
     fn guard(&mut self) -> &mut DeletionGuard {
@@ -303,7 +316,8 @@ impl Subscriber for Subscription {
             self.in_force.put_loaded_in_force();
         }
         self.in_force.begin_listing();
-        self.save_now().await;
+        // A disk that hangs keeps no agent from its controllers.
+        let _ = timeout(SAVE_PATIENCE, self.save_now()).await;
     }
 
     fn forget_source_versions(&mut self) -> bool {
@@ -336,3 +350,6 @@ pub(crate) async fn load(saver: &Saver, stats: &Stats) -> Option<StoredTable> {
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

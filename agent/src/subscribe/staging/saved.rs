@@ -53,7 +53,11 @@ impl Staging {
             let hash = self.lists.hash_of(&encode_key(key));
             (key.clone(), Arc::clone(lists), hash.unwrap_or(NOT_WHOLE))
         });
-        let (epoch, revision) = self.position.unwrap_or_default();
+        // A revision promises all of the table. A refused value without a good version leaves no trace in it.
+        let has_problems =
+            self.records.problems().next().is_some() || self.lists.problems().next().is_some();
+        let position = self.position.filter(|_| !has_problems);
+        let (epoch, revision) = position.unwrap_or_default();
         let is_node_whole = self.node.problem.is_none();
         let node_hash = is_node_whole.then_some(self.node.hash);
         Saved {

@@ -7,6 +7,7 @@ use portolan_proto::convert::{encode_node, encode_record};
 use portolan_proto::v1::frame::Frame;
 
 use super::*;
+use crate::subscribe::forget;
 use crate::subscribe::tests::support::record as any_cluster;
 
 fn store(directory: &Path) -> Store {
@@ -244,6 +245,50 @@ fn a_file_that_cannot_be_read_is_left_alone() {
     let error = store.load().unwrap_err();
     assert!(matches!(error, StoreError::Read { .. }), "{error}");
     assert!(dir.path().join(NAME).is_dir());
+}
+
+#[test]
+fn a_table_that_is_written_after_forget_keeps_its_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store {
+        pin: ClusterPin::open(dir.path()),
+        ..store(dir.path())
+    };
+    let after_a_restart = || {
+        let again = Store {
+            pin: ClusterPin::open(dir.path()),
+            ..store.clone()
+        };
+        again.load().unwrap().unwrap()
+    };
+    store.pin.check("a").unwrap();
+    store.pin.took_table("a");
+    forget(dir.path()).unwrap().unwrap();
+    assert_eq!(store.pin.id(), "");
+    store.write(&staging(1).save()).unwrap();
+    assert!(after_a_restart().is_of_other_cluster);
+    // The next cluster is known before its first table comes.
+    store.pin.check("b").unwrap();
+    store.write(&staging(1).save()).unwrap();
+    assert!(after_a_restart().is_of_other_cluster);
+    store.pin.took_table("b");
+    store.write(&staging(1).save()).unwrap();
+    assert!(!after_a_restart().is_of_other_cluster);
+}
+
+#[test]
+fn a_table_of_an_earlier_run_keeps_its_cluster_until_another_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store {
+        pin: ClusterPin::open(dir.path()),
+        ..store(dir.path())
+    };
+    store.pin.restored_table("a");
+    store.pin.check("b").unwrap();
+    store.write(&staging(1).save()).unwrap();
+    let loaded = store.load().unwrap().unwrap();
+    assert_eq!(loaded.cluster_id, "a");
+    assert!(loaded.is_of_other_cluster);
 }
 
 #[test]

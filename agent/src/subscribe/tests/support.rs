@@ -108,7 +108,7 @@ pub(super) fn services(table: &Subscribed) -> Vec<String> {
 }
 
 /// For node `a`, which gives a silent controller half a second, and keeps nothing.
-pub(super) fn config() -> SubscribeConfig {
+pub(crate) fn config() -> SubscribeConfig {
     SubscribeConfig {
         endpoints: vec![].into(),
         security: Security::Plaintext,

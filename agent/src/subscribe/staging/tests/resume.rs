@@ -401,6 +401,19 @@ fn a_record_that_was_not_taken_whole_is_asked_for_again_after_a_restart() {
     assert!(!hello.records_hash.is_empty() && hello.records_hash != records_hash);
 }
 
+#[test]
+fn a_refused_record_without_a_good_version_is_asked_for_again_after_a_restart() {
+    let (x, bad) = (encoded("x", 1), broken("y", 77));
+    let mut agent = agent_with(from_ref(&x));
+    agent.put(from_ref(&bad));
+    agent.commit(sums(&[x, bad], &[], None)).unwrap();
+    let (mut staging, committed) = restored(&agent.0.save());
+    assert_eq!(services(&committed), [("x".into(), 1)]);
+    let hello = staging.begin(v1::Hello::default());
+    assert_eq!((hello.epoch, hello.revision), (0, 0));
+    assert_ne!(hello.records_hash, agent.hello().records_hash);
+}
+
 proptest! {
     /// Any sequence of transitions yields the same table as a snapshot of the final state.
     #[test]
