@@ -12,6 +12,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{NodeTable, RecordKey};
+use portolan_plan::Config;
 use portolan_reconcile::SharedDesired;
 use serde_json::{Value, json};
 
@@ -35,6 +36,8 @@ struct Dumps {
     revision: u64,
     state: Value,
     desired: Option<SharedDesired>,
+    /// Configuration by which the kernel was programmed last; `None` for that of the start.
+    config: Option<Config>,
 }
 
 impl Status {
@@ -69,6 +72,20 @@ impl Status {
             "duration_us": u64::try_from(outcome.duration.as_micros()).unwrap_or(u64::MAX),
             "errors": errors,
         });
+    }
+
+    /// Records the configuration of a reconciliation, if it is not that of the start for ever.
+    pub fn set_config(&self, config: Option<&Config>) {
+        let mut dumps = self.dumps.lock().unwrap_or_else(PoisonError::into_inner);
+        if dumps.config.as_ref() != config {
+            dumps.config = config.cloned();
+        }
+    }
+
+    /// The configuration by which the kernel was programmed last; `None` for that of the start.
+    #[must_use]
+    pub fn config(&self) -> Option<Config> {
+        self.with(|dumps| dumps.config.clone())
     }
 
     /// The table that the kernel was made equal to last, and its revision.

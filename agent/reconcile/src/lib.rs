@@ -146,6 +146,11 @@ impl<D: Dataplane> Reconciler<D> {
         self.facts.as_ref()
     }
 
+    /// Configuration of the kernel's programming now: a host's `Director` and the choice of marks change it.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Desired state of the last reconciliation.
     pub fn desired(&self) -> &SharedDesired {
         &self.desired

@@ -11,7 +11,7 @@ use portolan_dataplane::{Dataplane, DataplaneError, HostPlane, KubeProxyObjects,
 use portolan_model::NodeTable;
 use portolan_nftables::Surplus;
 use portolan_plan::host::{Host, Owned};
-use portolan_plan::{NodeFacts, Ways};
+use portolan_plan::{Config, NodeFacts, Ways};
 use portolan_reconcile::{HostOutcome, NftablesReconciler, Retirement, SharedDesired};
 use prometheus_client::registry::Registry;
 
@@ -75,6 +75,11 @@ pub trait Engine: Send {
 
     /// Desired state for debug dumps.
     fn desired(&self) -> Option<SharedDesired> {
+        None
+    }
+
+    /// Configuration of the kernel's programming now; `None` where it is that of the start.
+    fn config(&self) -> Option<&Config> {
         None
     }
 
@@ -228,6 +233,10 @@ impl<D: Dataplane + HostPlane + KubeProxyObjects + OtherPlane> Engine for Reconc
 
     fn desired(&self) -> Option<SharedDesired> {
         Some(self.desired().clone())
+    }
+
+    fn config(&self) -> Option<&Config> {
+        Some(self.config())
     }
 
     fn try_again(&mut self, now: Instant) {

@@ -289,6 +289,7 @@ impl<E: Engine> SyncLoop<E> {
         let wall = SystemTime::now();
         outputs.health.served(start, outcome.broken, wall);
         let desired = self.reconciler.desired();
+        outputs.status.set_config(self.reconciler.config());
         outputs.status.update(&target, desired, &outcome);
         if outcome.broken.is_empty() {
             self.last = Some((target.epoch, target.revision));

@@ -58,7 +58,7 @@ impl PlaneKind {
 pub(crate) struct Plane {
     /// The dataplane.
     pub(crate) kind: PlaneKind,
-    /// Configuration of the kernel's programming.
+    /// Configuration of the kernel's programming, at the start.
     pub(crate) config: Config,
     /// How the kernel is opened.
     pub(crate) kernel: KernelConfig,
@@ -89,28 +89,38 @@ impl Tracer {
         }
     }
 
+    /// The dataplane with its present configuration: a director has another one as its file changes, and on standby.
+    fn plane_now(&self) -> Plane {
+        let mut plane = self.plane.clone();
+        if let Some(config) = self.status.config() {
+            plane.kernel.vip_binding = config.vip_binding;
+            plane.config = config;
+        }
+        plane
+    }
+
     async fn trace(&self, question: &Question) -> Result<Trace, TraceError> {
         let _turn = self.turn.lock().await;
         let mut attempt = 0;
         loop {
             attempt += 1;
             let (table, revision) = self.status.table_in_force().ok_or(TraceError::NoTable)?;
-            let (facts, reading) = self.plane.read(question.family()).await?;
-            let packet = question.packet(&table, &facts, &self.plane.config.detect_local)?;
-            let sides = self
-                .plane
-                .sides(&table, &facts, &reading, question.family());
-            let ways = self.plane.ways(&table.node, &facts, &sides, &packet);
+            let plane = self.plane_now();
+            let (facts, reading) = plane.read(question.family()).await?;
+            let packet = question.packet(&table, &facts, &plane.config.detect_local)?;
+            let sides = plane.sides(&table, &facts, &reading, question.family());
+            let ways = plane.ways(&table.node, &facts, &sides, &packet);
             let key = ways.key;
             let mut trace = Trace {
                 node: self.node.clone(),
                 revision,
-                dataplane: self.plane.kind.name().to_owned(),
+                dataplane: plane.kind.name().to_owned(),
                 ..answer(&table, &facts, packet, ways)
             };
-            // The kernel may have got a newer table meanwhile.
+            // The kernel may have got a newer table meanwhile, or a Director that was loaded again.
             let now = self.status.table_in_force().map(|(_, revision)| revision);
-            if trace.differences.is_empty() || now == Some(revision) || attempt == ATTEMPTS {
+            let is_same = now == Some(revision) && self.plane_now().config == plane.config;
+            if trace.differences.is_empty() || is_same || attempt == ATTEMPTS {
                 if let Some(key) = key {
                     add_counters(&mut trace, key).await;
                 }

@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use portolan_dataplane::FakeKernel;
 use portolan_e2e::conformance::{Expectation, Place as Site, Row, Seen, Source, Target, expect};
 use portolan_e2e::rig;
 use portolan_model::trace::{Origin, Packet};
 use portolan_model::{Family, NodeKey, Protocol};
-use portolan_plan::{DetectLocal, KernelState, desire};
+use portolan_plan::host::{Host, Owned};
+use portolan_plan::{DetectLocal, KernelState, VipBinding, desire};
 use portolan_select::SelectConfig;
 use portolan_source::file::Files;
 use serde_json::json;
@@ -18,6 +20,7 @@ use serde_json::json;
 use super::kernel::Reading;
 use super::*;
 use crate::standalone::table_of;
+use crate::sync::{Engine, Reconciler};
 
 /// An address by its role: the number is the last part.
 fn address(site: Site, family: rig::Family, role: &str) -> IpAddr {
@@ -210,4 +213,30 @@ fn every_row_of_the_conformance_table_is_traced_to_its_expectation() {
         rows.len(),
         wrong[0]
     );
+}
+
+#[test]
+fn a_director_on_standby_is_compared_by_its_present_configuration() {
+    let status = Status::default();
+    let plane = Plane {
+        kind: PlaneKind::Ipvs,
+        config: Config::default(),
+        kernel: KernelConfig::default(),
+    };
+    let tracer = Tracer::new("node1".to_owned(), status.clone(), plane);
+    assert_eq!(tracer.plane_now().config, Config::default());
+    let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
+    let host = Host {
+        is_active: false,
+        binding: Some(VipBinding::Address),
+        marks: Some(0x00ff_0000),
+        ..Host::default()
+    };
+    reconciler.set_host(Some(Arc::new(host)), Owned::default());
+    status.set_config(Engine::config(&reconciler));
+    let Plane { config, kernel, .. } = tracer.plane_now();
+    assert!(!config.binds_balancers);
+    assert_eq!(config.asked_marks, Some(0x00ff_0000));
+    assert_eq!(config.vip_binding, VipBinding::Address);
+    assert_eq!(kernel.vip_binding, VipBinding::Address);
 }
