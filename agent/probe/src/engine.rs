@@ -82,7 +82,8 @@ pub struct Inputs<K: Ord> {
 pub struct Handle<K: Ord> {
     /// The verdicts. Changes within 10 ms are published together, and those of configuration at once.
     pub health: watch::Receiver<Health<K>>,
-    /// States to be saved: after changes, at most one a second, and one a minute without.
+    /// States to be saved: after changes, at most one a second, and one a minute without. None as long as those of the
+    /// last run wait for load balancers.
     pub saved: watch::Receiver<Arc<Saved<K>>>,
     counts: counts::Shared,
 }
@@ -156,8 +157,8 @@ impl<K: Key> Engine<K> {
         (engine, handle)
     }
 
-    /// Probes until the token is cancelled, and then publishes the states once more to be saved.
-    /// Probes that run at that time are dropped.
+    /// Probes until the token is cancelled, and then publishes the states once more to be saved, unless those of the
+    /// last run still wait for load balancers. Probes that run at that time are dropped.
     pub async fn run(mut self, token: CancellationToken) {
         self.take_limits();
         self.take_suspended();
@@ -199,7 +200,14 @@ impl<K: Key> Engine<K> {
                 }
             }
         }
-        self.publisher.save(&self.balancers);
+        if self.may_save() {
+            self.publisher.save(&self.balancers);
+        }
+    }
+
+    /// Whether states may be saved. While those of the last run wait for a table, none are there to replace them.
+    fn may_save(&self) -> bool {
+        self.restored.is_none()
     }
 
     /// Takes how many probes run, and how fast they start.
@@ -379,7 +387,8 @@ impl<K: Key> Engine<K> {
             self.note_changes(&key, &changes);
             self.publisher.note(&key);
         }
-        self.publisher.work(&mut self.balancers);
+        let may_save = self.may_save();
+        self.publisher.work(&mut self.balancers, may_save);
     }
 
     /// Sets the time of a run's next probe; none while they are suspended.

@@ -54,7 +54,7 @@ impl From<Stop> for Outcome {
     }
 }
 
-/// Whether an error says that this machine has run out of something, or has no link.
+/// Whether an error says that this machine has run out of something, or has no link or interface.
 fn is_ours(error: &io::Error) -> bool {
     let ours = [
         Errno::MFILE,
@@ -63,6 +63,7 @@ fn is_ours(error: &io::Error) -> bool {
         Errno::NOMEM,
         Errno::ADDRNOTAVAIL,
         Errno::NETDOWN,
+        Errno::NODEV,
     ];
     Errno::from_io_error(error).is_some_and(|errno| ours.contains(&errno))
 }
@@ -103,6 +104,7 @@ mod tests {
             Errno::NOBUFS,
             Errno::ADDRNOTAVAIL,
             Errno::NETDOWN,
+            Errno::NODEV,
         ] {
             let outcome = Outcome::from(Stop::from(io::Error::from(ours)));
             assert!(matches!(outcome, Outcome::NoVerdict(_)), "{ours:?}");

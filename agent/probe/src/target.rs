@@ -34,19 +34,26 @@ impl Target {
     #[must_use]
     pub fn of(balancer: &LoadBalancer, backend: SocketAddr, assigned: &Assigned) -> Option<Self> {
         let check = &assigned.check;
-        let mut source = check.source.clone();
-        let address = match (&check.via, assigned.way) {
-            (Via::Direct, _) => SocketAddr::new(
+        let way = match check.via {
+            Via::Direct => None,
+            Via::Service { .. } => Some(assigned.way?),
+        };
+        let own = || {
+            SocketAddr::new(
                 check.address.unwrap_or(backend.ip()),
                 check.port.unwrap_or(backend.port()),
-            ),
-            (Via::Service { .. }, Some(way)) => {
-                source.mark = Some(way.mark);
-                source.address = source.address.or(way.source);
-                way.address
-            }
-            (Via::Service { .. }, None) => return None,
+            )
         };
+        let address = way.map_or_else(own, |way| way.address);
+        let mut source = check.source.clone();
+        // A host has one source address for the checks of both families. A socket of the other one cannot have it.
+        source.address = source
+            .address
+            .filter(|source| source.is_ipv4() == address.is_ipv4());
+        if let Some(way) = way {
+            source.mark = Some(way.mark);
+            source.address = source.address.or(way.source);
+        }
         let is_program = matches!(check.probe, Probe::Exec(_));
         let names = is_program.then(|| Names {
             name: Arc::clone(&balancer.name),
@@ -126,6 +133,29 @@ mod tests {
         check.source.address = Some("10.0.0.8".parse().unwrap());
         let own = target(check.clone(), Some(way)).unwrap().source.address;
         assert_eq!(own, check.source.address);
+    }
+
+    #[test]
+    fn a_source_address_of_the_other_family_is_left_out() {
+        let mut check = Check::new(Probe::Tcp(TcpProbe::default()));
+        let other = Some("fd00::8".parse().unwrap());
+        check.source.address = other;
+        check.source.mark = Some(5);
+        let direct = target(check.clone(), None).unwrap().source;
+        assert_eq!((direct.address, direct.mark), (None, Some(5)));
+        // The address of the check counts, not that of the backend.
+        let mut elsewhere = check.clone();
+        elsewhere.address = Some("fd00::1".parse().unwrap());
+        let direct = target(elsewhere, None).unwrap().source;
+        assert_eq!(direct.address, other);
+        check.via = Via::Service { frontend: None };
+        let way = Way {
+            address: "192.0.2.10:80".parse().unwrap(),
+            mark: 7,
+            source: Some("10.0.0.9".parse().unwrap()),
+        };
+        let through = target(check, Some(way)).unwrap().source;
+        assert_eq!(through.address, way.source);
     }
 
     #[test]

@@ -173,6 +173,9 @@ pub(crate) fn start(
     }
 }
 
+/// Why a check of a controller fails.
+const LOCAL: &str = "checks with programs or files are only run from files of this host";
+
 /// Runs probes, but no program and no file of a controller's choice.
 #[derive(Debug, Clone)]
 struct HostProber {
@@ -182,10 +185,12 @@ struct HostProber {
 
 impl Prober for HostProber {
     fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome> {
-        let is_local = matches!(check.probe, Probe::Exec(_) | Probe::File(_));
-        if is_local && self.source != Source::File {
-            let refused =
-                Outcome::fail("exec and file checks are only run from files of this host");
+        let is_local = || match check.probe {
+            Probe::Exec(_) | Probe::File(_) => true,
+            _ => !check.probe.tls_files().is_empty(),
+        };
+        if self.source != Source::File && is_local() {
+            let refused = Outcome::fail(LOCAL);
             return Box::pin(std::future::ready(refused));
         }
         self.context.probe(check, target)
@@ -348,7 +353,7 @@ pub(crate) fn second(time: Timestamp) -> String {
 }
 
 /// Identifier of this boot; empty if it cannot be read, and then no saved state is believed.
-fn boot_id() -> String {
+pub(crate) fn boot_id() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     text.unwrap_or_default().trim().to_owned()
 }

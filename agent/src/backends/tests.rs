@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 mod health;
+mod wanted;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +11,9 @@ use portolan_director::Director;
 use portolan_health::{
     Administrative, Assigned, BackendStatus, Presence, State, Verdict, Verdicts, Way,
 };
-use portolan_model::check::{ExecProbe, Inherited, TcpProbe, Timers, Via, WeightFrom};
+use portolan_model::check::{
+    ExecProbe, Inherited, TcpProbe, Timers, TlsProbe, Verify, Via, WeightFrom,
+};
 use portolan_model::ipvs::{ForwardingMethod, Thresholds};
 use portolan_model::{
     AdministrativeState, Balancing, Destination, Family, Frontend, FrontendAddress, FrontendKind,
@@ -344,6 +347,36 @@ async fn a_controller_starts_no_program() {
     let outcome = prober(Source::File).probe(check, target()).await;
     assert_eq!(outcome, Outcome::pass());
     assert!(mark.exists());
+}
+
+#[tokio::test]
+async fn a_controller_opens_no_file() {
+    let target = || Target::at("127.0.0.1:1".parse().unwrap());
+    let probe = |source, tls: &TlsProbe| {
+        let prober = HostProber {
+            context: Context::default(),
+            source,
+        };
+        let check = Check::new(Probe::Tls(tls.clone()));
+        prober.probe(Arc::new(check), target())
+    };
+    let refused = Outcome::fail(LOCAL);
+    let path = || Some("/proc/portolan-none".to_owned());
+    let with_ca = TlsProbe {
+        verify: Verify::Ca("/proc/portolan-none".to_owned()),
+        ..TlsProbe::default()
+    };
+    let with_key = TlsProbe {
+        certificate: path(),
+        key: path(),
+        ..TlsProbe::default()
+    };
+    for tls in [with_ca, with_key] {
+        assert_eq!(probe(Source::Controller, &tls).await, refused);
+        assert_ne!(probe(Source::File, &tls).await, refused);
+    }
+    let without = probe(Source::Controller, &TlsProbe::default()).await;
+    assert_ne!(without, refused);
 }
 
 #[tokio::test]

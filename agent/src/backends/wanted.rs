@@ -3,15 +3,17 @@
 //! What is to be checked, from the records of a table.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
 use portolan_health::{Administrative, Assigned, Backend, LoadBalancer, Way};
 use portolan_model::check::{Check, CheckDefaults};
+use portolan_model::ipvs::ForwardingMethod;
 use portolan_model::{
     AdministrativeState, Balancing, ByRecord, FrontendAddress, Record, RecordKey,
 };
-use portolan_plan::{Ways, has_ways, way_of};
+use portolan_plan::{Ways, has_ways, is_behind, way_of};
 use portolan_probe::Wanted;
 
 /// What checks depend on besides the records.
@@ -73,6 +75,9 @@ pub(super) fn load_balancer(
     let destinations = record.destinations.iter().enumerate();
     let backends = destinations.filter_map(|(index, destination)| {
         let profile = balancing.profile(index)?;
+        if !is_served(record, destination.address, profile.forwarding) {
+            return None;
+        }
         let backend = Backend {
             weight: u16::try_from(destination.weight).unwrap_or(u16::MAX),
             checks: profile
@@ -101,6 +106,17 @@ pub(super) fn load_balancer(
         has_sorry_server: balancing.sorry_server.is_some(),
         backends: backends.collect(),
     }
+}
+
+/// Whether some frontend of a record is in front of a backend. Another backend is in no virtual server, and must not
+/// count for the quorum.
+pub(super) fn is_served(
+    record: &Record,
+    backend: SocketAddr,
+    forwarding: ForwardingMethod,
+) -> bool {
+    let mut frontends = record.frontends.iter();
+    frontends.any(|frontend| is_behind(record, frontend, backend, forwarding))
 }
 
 /// The way of a check to a destination; `None` for a direct one, and while the kernel has none.

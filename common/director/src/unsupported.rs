@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::document::Announce;
 use crate::records::of_family;
-use crate::{LoadBalancer, Packets};
+use crate::{DeclaredCheck, LoadBalancer, Packets};
 
 /// What this version reads but cannot program, in the files of a host: the field, and what to do.
 #[must_use]
@@ -55,8 +55,8 @@ fn unsupported_anywhere(balancer: &LoadBalancer) -> Vec<(String, String)> {
     found
 }
 
-/// Like [`unsupported`] in the files of a controller and in the etcd of a fleet: hosts run programs from their own
-/// files alone.
+/// Like [`unsupported`] in the files of a controller and in the etcd of a fleet: hosts run programs and open files from
+/// their own files alone.
 #[must_use]
 pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
     let mut found = unsupported_anywhere(balancer);
@@ -69,7 +69,27 @@ pub fn unsupported_in_fleet(balancer: &LoadBalancer) -> Vec<(String, String)> {
         let why = "not supported here: hosts run programs from their own files alone";
         (format!("spec.hooks.{name}"), why.to_owned())
     }));
+    let why = "not supported here: hosts open files of checks from their own files alone";
+    let paths = paths_of_checks(balancer);
+    found.extend(paths.into_iter().map(|field| (field, why.to_owned())));
     found
+}
+
+/// The fields of checks that name files for TLS.
+fn paths_of_checks(balancer: &LoadBalancer) -> Vec<String> {
+    let mut fields = Vec::new();
+    let mut add = |within: &str, checks: &[DeclaredCheck]| {
+        for (index, check) in checks.iter().enumerate() {
+            let names = check.probe.tls_files().into_iter();
+            fields.extend(names.map(|name| format!("{within}.checks[{index}].{name}")));
+        }
+    };
+    add("spec", &balancer.checks);
+    for (index, backend) in balancer.backends.iter().enumerate() {
+        let own = backend.checks.as_deref().unwrap_or_default();
+        add(&format!("spec.backends[{index}]"), own);
+    }
+    fields
 }
 
 #[cfg(test)]
@@ -120,5 +140,33 @@ spec:
         let mut expected = expected[..3].to_vec();
         expected.push("spec.hooks.onQuorum");
         assert_eq!(fields(unsupported_in_fleet(&parsed(text))), expected);
+    }
+
+    #[test]
+    fn files_of_checks_are_those_of_a_host() {
+        let text = r#"
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: web}
+spec:
+  frontends: [{addresses: [192.0.2.21], port: 443}]
+  checks:
+  - tcp: {}
+  - http: {tls: {verify: Ca, ca: /etc/ca.pem}}
+  backends:
+  - {address: 10.1.0.11}
+  - address: 10.1.0.12
+    checks: [{tls: {verify: System, certificate: /etc/tls.crt, key: /etc/tls.key}}]
+"#;
+        let balancer = parsed(text);
+        assert!(unsupported(&balancer).is_empty());
+        let found = unsupported_in_fleet(&balancer).into_iter();
+        let fields: Vec<_> = found.map(|(field, _)| field).collect();
+        let expected = [
+            "spec.checks[1].http.tls.ca",
+            "spec.backends[1].checks[0].tls.certificate",
+            "spec.backends[1].checks[0].tls.key",
+        ];
+        assert_eq!(fields, expected);
     }
 }

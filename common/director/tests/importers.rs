@@ -366,6 +366,34 @@ fn with_program(misc_path: &str) -> Import {
 }
 
 #[test]
+fn an_external_check_of_ldirectord_gets_addresses_and_ports() {
+    let import = ldirectord(
+        "virtual = 192.0.2.10:80\n real = 10.0.0.1:8080 masq\n checktype = external\n \
+         checkcommand = /bin/echo check\n",
+        false,
+    );
+    assert_eq!(errors(&import), [""; 0]);
+    let Probe::Exec(exec) = &import.generation.load_balancers[0].checks[0].probe else {
+        panic!("{}", import.to_yaml());
+    };
+    for (frontend, arguments) in [
+        ("TCP/192.0.2.10:80", "192.0.2.10 80"),
+        ("UDP/[2001:db8::10]:53", "[2001:db8::10] 53"),
+        // A mark has no port: its argument is empty.
+        ("FWM/7/IPv6", "7 "),
+    ] {
+        let mut shell = std::process::Command::new(&exec.command[0]);
+        shell.args(&exec.command[1..]);
+        shell.env("PORTOLAN_FRONTEND", frontend);
+        shell.env("PORTOLAN_ADDRESS", "10.0.0.1");
+        shell.env("PORTOLAN_PORT", "8080");
+        let output = shell.output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, format!("check {arguments} 10.0.0.1 8080\n"));
+    }
+}
+
+#[test]
 fn quotes_in_a_command_of_keepalived_group_words() {
     for (misc_path, arguments) in [
         (r#""/bin/a --expect 'all good'""#, "--expect|all good"),

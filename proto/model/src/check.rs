@@ -5,6 +5,8 @@
 //! The types hold checked values only: what a file may leave out has its default here, and durations
 //! are at least one millisecond.
 
+mod files;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;

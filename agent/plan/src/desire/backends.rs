@@ -17,7 +17,8 @@ impl Builder<'_> {
     ///
     /// A backend whose checks have no result yet keeps the weight that it has in the kernel, so that a restart of
     /// the agent changes nothing; one that is new has its initial weight. The sorry server serves on until the quorum
-    /// is known. A state that an operator has set by command is a part of the health, and hides that of the record.
+    /// is known. With frontends of both families it also serves one of them alone, if no backend of that has a weight.
+    /// A state that an operator has set by command is a part of the health, and hides that of the record.
     pub(super) fn backends(
         &self,
         record: &Record,
@@ -62,7 +63,12 @@ impl Builder<'_> {
                 let before = observed.and_then(|servers| servers.get(&sorry.address));
                 before.is_some_and(|before| before.weight > 0)
             };
-            add_sorry_server(&mut real_servers, sorry, told.unwrap_or_else(serves));
+            // The quorum is of both families, but backends of the other one serve no client of this one.
+            let mut frontends = record.frontends.iter();
+            let is_dual = frontends.any(|other| other.family() != frontend.family());
+            let is_alone = is_dual && real_servers.values().all(|server| server.weight == 0);
+            let is_sorry = told.map_or_else(serves, |told| told || is_alone);
+            add_sorry_server(&mut real_servers, sorry, is_sorry);
         }
         Arc::new(real_servers)
     }

@@ -105,8 +105,8 @@ impl<K: Key> Publisher<K> {
         keys
     }
 
-    /// Publishes and saves what is due.
-    pub(super) fn work(&mut self, balancers: &mut BTreeMap<K, Balancer>) {
+    /// Publishes and saves what is due. Where nothing may be saved, saving waits once more.
+    pub(super) fn work(&mut self, balancers: &mut BTreeMap<K, Balancer>, may_save: bool) {
         let now = Instant::now();
         if self
             .dirty_since
@@ -115,7 +115,10 @@ impl<K: Key> Publisher<K> {
             self.publish(balancers);
         }
         if self.save_at() <= now {
-            self.save(balancers);
+            match may_save {
+                true => self.save(balancers),
+                false => self.saved_at = now,
+            }
         }
     }
 

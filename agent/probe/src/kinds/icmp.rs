@@ -31,10 +31,11 @@ pub(crate) async fn run(target: &Target, context: &Context) -> Checked<Outcome> 
         token: waiting.token,
     };
     let request = echo.request(address.is_ipv6());
-    echoes
-        .socket
-        .send_to(&request, SocketAddr::new(address, 0))
-        .await?;
+    let to = SocketAddr::new(address, 0);
+    if let Err(error) = echoes.socket.send_to(&request, to).await {
+        context.pinger().forget(address, &target.source, &echoes);
+        return Err(error.into());
+    }
     match (&mut waiting.reply).await {
         Ok(()) => Ok(Outcome::pass()),
         Err(_) => Err(Stop::ours("the socket for ICMP is closed")),
@@ -57,6 +58,23 @@ impl Pinger {
         let echoes = Arc::new(Echoes::open(address, source)?);
         sockets.insert(key, Arc::clone(&echoes));
         Ok(echoes)
+    }
+
+    /// Has the next request open another socket if this one is bound to an interface: to its index, which another
+    /// interface of the same name does not have. The socket ends with the last request that waits for its reply.
+    fn forget(&self, address: IpAddr, source: &Source, echoes: &Arc<Echoes>) {
+        if source.interface.is_none() {
+            return;
+        }
+        let mut sockets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (address.is_ipv6(), source.clone());
+        // Another request may have opened the next one already.
+        if sockets
+            .get(&key)
+            .is_some_and(|known| Arc::ptr_eq(known, echoes))
+        {
+            sockets.remove(&key);
+        }
     }
 }
 
@@ -190,4 +208,51 @@ fn lock(
     waiters: &Waiters,
 ) -> std::sync::MutexGuard<'_, HashMap<u64, (IpAddr, oneshot::Sender<()>)>> {
     waiters.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket for datagrams, which needs no permission.
+    async fn echoes() -> Arc<Echoes> {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        Arc::new(Echoes {
+            socket: Arc::new(socket),
+            id: 1,
+            next: AtomicU64::new(1),
+            waiters: Arc::default(),
+            reader: AbortOnDropHandle::new(tokio::spawn(std::future::pending())),
+        })
+    }
+
+    #[tokio::test]
+    async fn a_socket_of_an_interface_that_cannot_send_is_opened_anew() {
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let of_interface = Source {
+            interface: Some("lo".into()),
+            ..Source::default()
+        };
+        let pinger = Pinger::default();
+        let put = |source: &Source, echoes: &Arc<Echoes>| {
+            let mut sockets = pinger.0.lock().unwrap();
+            sockets.insert((false, source.clone()), Arc::clone(echoes));
+        };
+        let (first, second) = (echoes().await, echoes().await);
+        put(&of_interface, &first);
+        let known = pinger.socket(address, &of_interface).unwrap();
+        assert!(Arc::ptr_eq(&known, &first));
+        pinger.forget(address, &of_interface, &first);
+        assert!(pinger.0.lock().unwrap().is_empty());
+        // A request that fails late takes no newer socket away.
+        put(&of_interface, &second);
+        pinger.forget(address, &of_interface, &first);
+        let known = pinger.socket(address, &of_interface).unwrap();
+        assert!(Arc::ptr_eq(&known, &second));
+        // One without an interface serves others.
+        put(&Source::default(), &first);
+        pinger.forget(address, &Source::default(), &first);
+        let known = pinger.socket(address, &Source::default()).unwrap();
+        assert!(Arc::ptr_eq(&known, &first));
+    }
 }

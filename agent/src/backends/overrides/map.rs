@@ -11,6 +11,7 @@ use portolan_model::{AdministrativeState, ByRecord, Record, RecordKey};
 use portolan_probe::Overrides;
 
 use crate::args::{BackendCommand, BackendName};
+use crate::backends::wanted::is_served;
 
 /// Overrides at one time, at most. One takes some 200 bytes on disk.
 const MAX_OVERRIDES: usize = 10_000;
@@ -205,14 +206,19 @@ fn of_name<'a>(
     records.filter(move |record| record.balancing.is_some() && balancer_name(&record.key) == name)
 }
 
-/// The addresses of a load balancer's backends, with the states that the record gives them.
+/// The addresses of a load balancer's backends, with the states that the record gives them. Those that no frontend is
+/// in front of have no health.
 pub(super) fn addresses(
     record: &Record,
 ) -> impl Iterator<Item = (SocketAddr, Administrative)> + use<'_> {
     let balancing = record.balancing.as_deref();
     let destinations = record.destinations.iter().enumerate();
     destinations.filter_map(move |(index, destination)| {
-        let state = match balancing?.profile(index)?.administrative_state {
+        let profile = balancing?.profile(index)?;
+        if !is_served(record, destination.address, profile.forwarding) {
+            return None;
+        }
+        let state = match profile.administrative_state {
             AdministrativeState::Enabled => Administrative::Enabled,
             AdministrativeState::Drain => Administrative::Drain,
             AdministrativeState::Disabled => Administrative::Disabled,

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Health;
 use crate::args::{BackendCommand, BackendName};
-use map::Place;
+use map::{Place, addresses};
 
 pub(crate) use command::Commands;
 pub use command::ask;
@@ -107,8 +107,8 @@ impl OverrideStore {
     fn knows(&self, (key, address): &Place) -> bool {
         let state = self.lock();
         let record = state.records.get(key);
-        let mut backends = record.into_iter().flat_map(|record| &record.destinations);
-        backends.any(|backend| backend.address == *address)
+        let mut backends = record.into_iter().flat_map(|record| addresses(record));
+        backends.any(|(backend, _)| backend == *address)
     }
 
     /// All overrides, also those of backends that the table does not have.

@@ -335,6 +335,49 @@ fn the_sorry_server_serves_when_it_is_told_to() {
 }
 
 #[test]
+fn a_family_without_a_backend_that_serves_gets_the_sorry_server() {
+    const V6: &str = "2001:db8::10";
+    let backends = [masquerade("10.0.0.1:80"), masquerade("[fd00::1]:80")];
+    let with_sorry = |vips: &[&str], sorry: &str| {
+        let mut record = balanced(&backends, vips);
+        change(&mut record, |balancing| {
+            balancing.sorry_server = Some(SorryServer {
+                address: sorry.parse().unwrap(),
+                forwarding: ForwardingMethod::Masquerade,
+                keep_idle: false,
+            });
+        });
+        record
+    };
+    // The quorum of both families together is there.
+    let judged = |v4, v6| {
+        health(
+            &[("10.0.0.1:80", Some(v4)), ("[fd00::1]:80", Some(v6))],
+            false,
+        )
+    };
+    let of = |record: &Record, health, vip| {
+        let desired = desired(record, Some(health), &KernelState::default());
+        let weights = weights(&desired, vip).into_iter();
+        let texts = weights.map(|(address, weight)| format!("{address} {weight}"));
+        texts.collect::<Vec<_>>()
+    };
+    let dual = with_sorry(&[VIP, V6], "10.0.0.9:80");
+    let alone = of(&dual, judged(0, 1), VIP);
+    assert_eq!(alone, ["10.0.0.1:80 0", "10.0.0.9:80 1"]);
+    assert_eq!(of(&dual, judged(0, 1), V6), ["[fd00::1]:80 1"]);
+    assert_eq!(of(&dual, judged(3, 0), VIP), ["10.0.0.1:80 3"]);
+    // The sorry server is of the other family.
+    assert_eq!(of(&dual, judged(3, 0), V6), ["[fd00::1]:80 0"]);
+    // With one family the quorum alone counts.
+    let single = with_sorry(&[VIP], "10.0.0.9:80");
+    assert_eq!(of(&single, judged(0, 1), VIP), ["10.0.0.1:80 0"]);
+    // Nothing is known yet.
+    let unknown = RecordHealth::default();
+    assert_eq!(of(&dual, unknown, VIP), ["10.0.0.1:80 0"]);
+}
+
+#[test]
 fn a_restarted_agent_keeps_the_sorry_server_until_quorum_is_known() {
     let mut record = balanced(&[masquerade("10.0.0.1:80")], &[VIP]);
     let lost = || health(&[("10.0.0.1:80", Some(0))], true);

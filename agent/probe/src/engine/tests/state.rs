@@ -2,6 +2,8 @@
 
 //! Overrides, publishing, and states that are saved and restored.
 
+use std::sync::Arc;
+
 use portolan_health::{Administrative, Presence};
 use portolan_model::check::Probe;
 use tokio::time::{Duration, Instant, sleep};
@@ -126,6 +128,31 @@ async fn states_are_those_of_the_first_table_which_may_come_late() {
     rig.put(1, balancer(&check(), [1, 2]));
     rig.handle.health.changed().await.unwrap();
     assert_eq!(rig.weights(1), [0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn states_of_the_last_run_are_kept_until_there_is_a_table() {
+    let mut rig = Rig::new([balancer(&check(), [1, 2])]);
+    rig.until(1, &[1, 1]).await;
+    let mut saved = rig.end().await;
+    saved.at = BOOT;
+    let again = || {
+        let saved = Some(saved.clone());
+        Rig::with(World::default(), [], Limits::default(), saved)
+    };
+    let rig = again();
+    let states = rig.handle.saved.clone();
+    let first = Arc::clone(&states.borrow());
+    sleep(seconds(200)).await;
+    assert!(Arc::ptr_eq(&first, &states.borrow()));
+    rig.end().await;
+    assert!(Arc::ptr_eq(&first, &states.borrow()));
+    // With a table they are saved again.
+    let rig = again();
+    sleep(seconds(200)).await;
+    rig.put(1, balancer(&check(), [1, 2]));
+    sleep(seconds(2)).await;
+    assert_eq!(rig.handle.saved.borrow().balancers.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

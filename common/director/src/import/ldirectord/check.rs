@@ -31,6 +31,11 @@ const PORTS: [(u16, &str); 18] = [
     (5432, "pgsql"),
 ];
 
+/// Sets `a` and `p` to the virtual address and its port, or to the mark and nothing, in a shell. An IPv6 address stays
+/// in brackets, as the file has it.
+const PLACE: &str = "f=${PORTOLAN_FRONTEND#*/}; \
+     case $f in *:*) a=${f%:*} p=${f##*:} ;; *) a=${f%%/*} p= ;; esac";
+
 /// What a negotiation becomes.
 enum Negotiation {
     /// A check with the same meaning.
@@ -54,19 +59,17 @@ pub(super) fn checks(
         .get("checktype")
         .map_or("negotiate", String::as_str);
     let external = |command: &str| {
+        // Its four arguments: virtual address and port, real address and port.
+        let script = format!(
+            "{PLACE}; exec {command} \"$a\" \"$p\" \"$PORTOLAN_ADDRESS\" \"$PORTOLAN_PORT\""
+        );
         CheckDocument {
-        exec: Some(ExecDocument {
-            // Its four arguments: virtual address and port, real address and port.
-            command: ["/bin/sh", "-c", &format!(
-                "exec {command} \"${{PORTOLAN_FRONTEND%:*}}\" \"${{PORTOLAN_FRONTEND##*:}}\" \
-                 \"$PORTOLAN_ADDRESS\" \"$PORTOLAN_PORT\""
-            )]
-            .map(String::from)
-            .to_vec(),
-            weight_from: None,
-        }),
-        ..CheckDocument::default()
-    }
+            exec: Some(ExecDocument {
+                command: ["/bin/sh", "-c", &script].map(String::from).to_vec(),
+                weight_from: None,
+            }),
+            ..CheckDocument::default()
+        }
     };
     let mut found = match kind {
         "on" | "off" => return Some(Vec::new()),
