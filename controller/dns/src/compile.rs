@@ -293,10 +293,22 @@ impl<'c> Compiler<'c> {
         }
         // A Pod's name may have dots. It is used as in CoreDNS, which lists such a name but does
         // not find it.
-        let pod = from.pod.as_deref().filter(|pod| pod.len() < 64)?;
-        self.config
-            .endpoint_pod_names
-            .then(|| pod.to_ascii_lowercase())
+        let is_on = self.config.endpoint_pod_names;
+        let pod = from.pod.as_deref().filter(|_| is_on);
+        let pod = pod.filter(|pod| !pod.is_empty() && pod.len() < 64)?;
+        // The API server checks no targetRef: whoever writes slices chooses this text.
+        let labels: Result<Vec<_>, _> = pod.split('.').map(label::host).collect();
+        match labels {
+            Ok(labels) => Some(labels.join(".")),
+            Err(why) => {
+                self.problems.push(RecordProblem::new(
+                    Object::Slice(slice.key.clone()),
+                    format!("endpoints[{index}].targetRef.name"),
+                    format!("{pod:?} {why}; the endpoint is named after its address"),
+                ));
+                None
+            }
+        }
     }
 
     fn check_ports(&mut self, object: Object, field: &str, ports: &[Port]) {

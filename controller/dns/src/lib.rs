@@ -61,7 +61,7 @@ pub use input::{
     Endpoint, Kind, Listing, NamesChange, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey,
     Subject,
 };
-pub use metrics::{LagCollector, Metrics, code_name};
+pub use metrics::{LagCollector, Metrics, code_name, encode_lags};
 pub use problem::{Object, RecordProblem};
 pub use records::{RecordSet, ServiceRecords, Srv};
 pub use server::Server;

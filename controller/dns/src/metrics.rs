@@ -106,15 +106,26 @@ fn label(kind: Option<RecordType>) -> &'static str {
 pub struct LagCollector(pub Arc<SharedZone>);
 
 impl Collector for LagCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let help = "Age of the oldest change that an export has not written, 0 if there is none";
-        let seconds = Some(&Unit::Seconds);
-        let mut family =
-            encoder.encode_descriptor("dns_export_lag", help, seconds, MetricType::Gauge)?;
-        for (way, age) in self.0.lags() {
-            let label = WayLabel { way };
-            ConstGauge::new(age.as_secs_f64()).encode(family.encode_family(&label)?)?;
-        }
-        Ok(())
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encode_lags(encoder, self.0.lags())
     }
+}
+
+/// Writes `dns_export_lag_seconds`, which each way of exports has at most once.
+///
+/// # Errors
+/// If the encoder cannot write.
+pub fn encode_lags(
+    mut encoder: DescriptorEncoder<'_>,
+    lags: impl IntoIterator<Item = (&'static str, Duration)>,
+) -> Result<(), std::fmt::Error> {
+    let name = "dns_export_lag";
+    let help = "Age of the oldest change that an export has not written, 0 if there is none";
+    let unit = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+    for (way, age) in lags {
+        let label = WayLabel { way };
+        ConstGauge::new(age.as_secs_f64()).encode(family.encode_family(&label)?)?;
+    }
+    Ok(())
 }

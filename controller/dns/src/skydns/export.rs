@@ -99,6 +99,8 @@ impl Exporter {
             };
             if !self.zone.read().is_synced() {
                 missed = true;
+                // A time that has passed is no pause.
+                resync = Instant::now() + self.config.resync;
                 continue;
             }
             let dirty = if std::mem::take(&mut missed) {

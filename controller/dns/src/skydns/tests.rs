@@ -5,19 +5,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Name, RecordType};
 
 use proptest::prelude::*;
+use tonic::transport::Endpoint;
 
 use super::layout::Keys;
-use super::{Layout, Message};
+use super::{ExportConfig, Layout, Message, export};
 use crate::name::absolute;
 use crate::testing::{ask, changes, config, zone_of};
 use crate::zone::listings;
 use crate::zone::tests::changes::any_change;
-use crate::{NamesChange, PodMode, ServiceKey, Zone, ZoneConfig};
+use crate::{NamesChange, PodMode, ServiceKey, SharedZone, Zone, ZoneConfig};
 
 mod plugin;
 
@@ -305,6 +308,33 @@ fn keys_outside_of_the_zones_are_foreign() {
         ResponseCode::NXDomain
     );
     assert!(all(&outside).keys().all(|key| !key.contains("emptyns")));
+}
+
+/// The loop of an export without a pause would take a whole processor until the source has synced.
+#[tokio::test(start_paused = true)]
+async fn an_export_pauses_while_the_zone_is_not_synced() {
+    let zone = Arc::new(SharedZone::new(Zone::new(config(), 0).unwrap()));
+    let period = Duration::from_millis(10);
+    let config = ExportConfig {
+        layout: layout(),
+        interval: period,
+        retry: period,
+        resync: period,
+        timeout: period,
+        user: None,
+    };
+    let etcd = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+    let never = std::future::pending();
+    let exporting = export(Arc::clone(&zone), vec![etcd], config, never);
+    let before = zone.reads();
+    let task = tokio::spawn(exporting);
+    // Time that advances by itself would not as long as the export takes no pause.
+    for _ in 0..20 {
+        tokio::time::advance(period).await;
+    }
+    let looks = zone.reads() - before;
+    assert!((1..50).contains(&looks), "{looks}");
+    task.abort();
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::records::{RecordSet, ServiceRecords, Srv, join};
 /// A name and its records.
 #[derive(Debug, Clone)]
 pub struct NameEntry<'a> {
-    /// The name, relative to the zone.
+    /// The name, relative to the zone; `@` for that of the zone itself.
     pub owner: String,
     /// Its records. Without any, the name still exists.
     pub set: Cow<'a, RecordSet>,
@@ -241,9 +241,12 @@ impl Zone {
     }
 
     fn reverse_entry(&self, origin: &Name, address: IpAddr) -> Option<NameEntry<'_>> {
-        let suffix = format!(".{}", origin.to_ascii().trim_end_matches('.'));
-        let owner = name::reverse(address);
-        let owner = owner.strip_suffix(&suffix)?;
+        let (name, zone) = (name::reverse(address), origin.to_ascii());
+        let owner = match name.strip_suffix(zone.trim_end_matches('.'))? {
+            // The zone is of this address alone.
+            "" => "@",
+            below => below.strip_suffix('.')?,
+        };
         let names = self.reverse.get(address)?;
         let set = RecordSet {
             pointers: names.visible().iter().cloned().collect(),

@@ -38,7 +38,7 @@ fn entries(origin: &Name) -> impl Fn(&Zone, &Subject) -> Option<String> {
     |zone, subject| {
         let mut file = File::new(zone);
         for entry in zone.entries_of(origin, subject) {
-            file.entry(&entry);
+            file.entry(origin, &entry);
         }
         Some(file.text)
     }
@@ -96,10 +96,14 @@ impl<'a> File<'a> {
         }
     }
 
-    fn entry(&mut self, entry: &NameEntry<'_>) {
-        let owner = &entry.owner;
+    /// The lines of a name. Names that are too long are left out: with one of them no server loads the file.
+    fn entry(&mut self, origin: &Name, entry: &NameEntry<'_>) {
+        if !fits(&entry.owner, origin) {
+            return;
+        }
+        let owner = &relative(&entry.owner);
         let set = &*entry.set;
-        if *set == RecordSet::default() {
+        if *set == RecordSet::default() && fits(&format!("_.{}", entry.owner), origin) {
             // Something has to be below a name that is to exist without records. No object can
             // have this name.
             self.line(format_args!("_.{owner} TXT \"\""));
@@ -107,7 +111,10 @@ impl<'a> File<'a> {
         self.addresses(owner, &set.addresses);
         for srv in &set.srv {
             let (weight, port, target) = (srv.weight, srv.port, entry.target(srv));
-            self.line(format_args!("{owner} SRV 0 {weight} {port} {target}"));
+            if fits(&target, origin) {
+                let target = relative(&target);
+                self.line(format_args!("{owner} SRV 0 {weight} {port} {target}"));
+            }
         }
         if let Some(target) = &set.alias {
             self.line(format_args!("{owner} CNAME {}", absolute(target)));
@@ -123,21 +130,43 @@ impl<'a> File<'a> {
     }
 }
 
+/// Whether a name below the origin is one: 255 bytes at most.
+fn fits(relative: &str, origin: &Name) -> bool {
+    name::below(relative, origin).is_some()
+}
+
+/// A name below the origin, with all special bytes of zone files escaped but the dots between
+/// labels. `@` is the origin itself.
+pub(super) fn relative(name: &str) -> String {
+    let mut text = String::new();
+    match name {
+        "@" => text.push('@'),
+        _ => name.bytes().for_each(|byte| match byte {
+            b'.' => text.push('.'),
+            _ => push_escaped(&mut text, byte),
+        }),
+    }
+    text
+}
+
 /// An absolute name, with all special bytes of zone files escaped.
 fn absolute(name: &Name) -> String {
     let mut text = String::new();
     for label in name.iter() {
         for byte in label {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
-                    text.push(char::from(*byte))
-                }
-                _ => {
-                    let _ = write!(text, "\\{byte:03}");
-                }
-            }
+            push_escaped(&mut text, *byte);
         }
         text.push('.');
     }
     text
+}
+
+fn push_escaped(text: &mut String, byte: u8) {
+    match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => text.push(char::from(byte)),
+        _ => {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\\{byte:03}");
+        }
+    }
 }

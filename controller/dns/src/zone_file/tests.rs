@@ -19,6 +19,8 @@ use crate::testing::{changes, cluster_ip, config, external, zone_of};
 use crate::zone::tests::changes::any_change;
 use crate::{NamesChange, PodMode, SharedZone, Zone, ZoneConfig};
 
+mod names;
+
 const TYPES: [RecordType; 9] = [
     RecordType::A,
     RecordType::AAAA,
@@ -320,9 +322,17 @@ fn the_serial_grows_when_and_only_when_the_content_changes() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_an_error() {
-    let path = std::path::Path::new("/nonexistent/db.cluster.local");
-    assert!(write(path, 1, |serial| serial.to_string()).is_err());
+fn a_directory_that_cannot_be_made_is_an_error_until_it_can() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("eu-1");
+    let path = place.join("db.cluster.local");
+    // A file is in the way of the directory.
+    std::fs::write(&place, "").unwrap();
+    assert!(write(&path, 1, |serial| serial.to_string()).is_err());
+    std::fs::remove_file(&place).unwrap();
+    let written = write(&path, 1, |serial| serial.to_string());
+    assert_eq!(written.unwrap(), Written::Replaced(1));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "1");
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,11 +28,11 @@ pub fn serial_of(text: &str) -> Option<u32> {
 /// new serial is one more than the file's, or `first` if there is none: servers and secondaries
 /// load a zone if its serial grew, and a restart must not make it smaller.
 ///
-/// The file is replaced atomically.
+/// The file is replaced atomically. Its directory is made if it is missing.
 ///
 /// # Errors
 ///
-/// If the file cannot be read or its directory cannot be written to.
+/// If the file cannot be read, or its directory cannot be made or written to.
 pub fn write(path: &Path, first: u32, render: impl Fn(u32) -> String) -> io::Result<Written> {
     let old = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -46,6 +46,8 @@ pub fn write(path: &Path, first: u32, render: impl Fn(u32) -> String) -> io::Res
         Some(serial) => serial.wrapping_add(1),
         None => first,
     };
-    AtomicFile::new(path).write(render(serial).as_bytes())?;
+    AtomicFile::new(path)
+        .creating_directory()
+        .write(render(serial).as_bytes())?;
     Ok(Written::Replaced(serial))
 }
