@@ -31,7 +31,7 @@ pub(crate) async fn apply(args: &ApplyArgs, timeout: Duration) -> anyhow::Result
     let wanted = files::parse(&texts, &stored, args.prune.as_ref())?;
     let plan = Plan::new(&wanted, &stored, args.prune.as_ref());
     if args.dry_run {
-        return Ok(plan.show());
+        return Ok(plan.show(&stored));
     }
     plan.carry_out(&mut store).await
 }
@@ -63,14 +63,11 @@ pub(crate) async fn delete(args: &DeleteArgs, timeout: Duration) -> anyhow::Resu
     let stored = store.read().await?;
     let names = match &args.file[..] {
         [] => args.names()?,
-        paths => {
-            let wanted = files::parse(&files::read(paths)?, &stored, None)?;
-            wanted.into_iter().map(|wanted| wanted.name).collect()
-        }
+        paths => files::names(&files::read(paths)?)?,
     };
     let plan = Plan::of_deletions(&names, &stored)?;
     if args.dry_run {
-        return Ok(plan.show());
+        return Ok(plan.show(&stored));
     }
     plan.carry_out(&mut store).await
 }

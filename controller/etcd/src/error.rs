@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use tonic::Code;
+
 /// The reason for a failed request, or for the end of a watch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -41,5 +43,45 @@ impl EtcdError {
     #[must_use]
     pub fn is_of_member(&self) -> bool {
         !matches!(self, Self::Compacted(_) | Self::WentBack { .. })
+    }
+
+    /// Whether no answer came, so that a write may be done all the same. Other errors are refusals.
+    #[must_use]
+    pub fn is_without_answer(&self) -> bool {
+        match self {
+            Self::Timeout(_) => true,
+            Self::Request(etcd_client::Error::GRpcStatus(status)) => matches!(
+                status.code(),
+                Code::Unavailable | Code::Unknown | Code::DeadlineExceeded
+            ),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_an_answer() {
+        let status = |code| {
+            let status = Status::new(code, "");
+            EtcdError::Request(etcd_client::Error::GRpcStatus(status))
+        };
+        for code in [Code::Unavailable, Code::Unknown, Code::DeadlineExceeded] {
+            assert!(status(code).is_without_answer(), "{code:?}");
+        }
+        for code in [
+            Code::InvalidArgument,
+            Code::PermissionDenied,
+            Code::ResourceExhausted,
+        ] {
+            assert!(!status(code).is_without_answer(), "{code:?}");
+        }
+        assert!(EtcdError::Timeout(Duration::from_secs(1)).is_without_answer());
+        assert!(!EtcdError::Compacted(1).is_without_answer());
     }
 }

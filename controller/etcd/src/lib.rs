@@ -19,4 +19,4 @@ pub use args::EtcdArgs;
 pub use client::{Change, Client, Listing, News, Pair, Watch};
 pub use error::EtcdError;
 pub use key::{KeyError, Name, Prefix, PrefixError, Range};
-pub use write::{MAX_OPERATIONS, Outcome, Write};
+pub use write::{MAX_BYTES, MAX_OPERATIONS, Outcome, Write};

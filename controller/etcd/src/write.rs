@@ -9,6 +9,9 @@ use crate::error::EtcdError;
 
 /// Most keys of one transaction: etcd's own limit unless it is configured.
 pub const MAX_OPERATIONS: usize = 128;
+/// Most bytes of values in one transaction of several keys: etcd takes requests of 1.5 MiB unless it is configured, and
+/// keys and comparisons are part of them.
+pub const MAX_BYTES: usize = 1 << 20;
 
 /// A write to one key.
 #[derive(Debug, Clone, PartialEq, Eq)]

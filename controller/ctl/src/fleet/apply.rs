@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use portolan_etcd::{MAX_OPERATIONS, Name, Outcome};
+use portolan_etcd::{EtcdError, MAX_BYTES, MAX_OPERATIONS, Name, Outcome};
 use serde_json::{Value, json};
 
 use super::args::Selector;
@@ -17,7 +17,7 @@ use crate::reply::Reply;
 /// Steps in the order in which they are taken: additions and changes before deletions.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Plan {
-    steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
     unchanged: Vec<(Name, i64)>,
 }
 
@@ -38,6 +38,12 @@ impl Step {
             (Some(_), 0) => "created",
             (Some(_), _) => "changed",
         }
+    }
+
+    /// Bytes of its value.
+    fn size(&self) -> usize {
+        let value = self.value.as_ref();
+        value.map_or(0, |value| value.to_string().len())
     }
 }
 
@@ -92,8 +98,14 @@ impl Plan {
         })
     }
 
-    /// What would be done.
-    pub(crate) fn show(&self) -> Reply {
+    /// What would be done, or the conflict that is known already.
+    pub(crate) fn show(&self, stored: &BTreeMap<Name, Stored>) -> Reply {
+        let now = |step: &Step| stored.get(&step.name).cloned();
+        let now: Vec<_> = self.steps.iter().map(now).collect();
+        let mut both = self.steps.iter().zip(&now);
+        if both.any(|(step, now)| version(now.as_ref()) != step.based_on) {
+            return conflict(&self.steps, &now, 0);
+        }
         let results = self.steps.iter().map(|step| (step, step.based_on));
         self.reply(results, " (dry run)")
     }
@@ -101,13 +113,12 @@ impl Plan {
     /// Takes all steps: as many in one transaction as etcd takes.
     pub(crate) async fn carry_out(&self, store: &mut Store) -> anyhow::Result<Reply> {
         let mut done = Vec::new();
-        for steps in self.steps.chunks(MAX_OPERATIONS) {
+        for steps in chunks(&self.steps) {
             let write =
                 |step: &Step| store.to_write(&step.name, step.based_on, step.value.as_ref());
             let writes: Vec<_> = steps.iter().map(write).collect();
             let outcome = store.write(&writes).await;
-            let outcome =
-                outcome.context("no answer to a write, which may be done all the same")?;
+            let outcome = outcome.map_err(|error| failed(error, done.len()))?;
             match outcome {
                 Outcome::Written(revision) => {
                     done.extend(steps.iter().map(|step| (step, revision)));
@@ -138,6 +149,45 @@ impl Plan {
     }
 }
 
+/// The steps of each transaction: as many as etcd takes in one.
+pub(crate) fn chunks(mut steps: &[Step]) -> Vec<&[Step]> {
+    let mut chunks = Vec::new();
+    while !steps.is_empty() {
+        let mut bytes = 0;
+        let fitting = steps.iter().take(MAX_OPERATIONS).take_while(|step| {
+            bytes += step.size();
+            bytes <= MAX_BYTES
+        });
+        // A larger object is for etcd to judge.
+        let (chunk, rest) = steps.split_at(fitting.count().max(1));
+        chunks.push(chunk);
+        steps = rest;
+    }
+    chunks
+}
+
+/// A write that failed, with what is known to be written.
+pub(crate) fn failed(error: EtcdError, written: usize) -> anyhow::Error {
+    let is_open = error.is_without_answer();
+    let mut error = anyhow::Error::from(error);
+    if is_open {
+        error = error.context("no answer to a write, which may be done all the same");
+    }
+    match written {
+        0 => error,
+        many => error.context(of_earlier(many)),
+    }
+}
+
+fn of_earlier(written: usize) -> String {
+    format!("{written} objects of earlier transactions are written")
+}
+
+/// The version of a stored object; 0 for none.
+fn version(stored: Option<&Stored>) -> i64 {
+    stored.map_or(0, |stored| stored.version)
+}
+
 fn deletion(name: &Name, stored: &Stored) -> Step {
     Step {
         name: name.clone(),
@@ -150,7 +200,7 @@ fn deletion(name: &Name, stored: &Stored) -> Step {
 fn conflict(steps: &[Step], now: &[Option<Stored>], written: usize) -> Reply {
     let (mut text, mut values) = (String::new(), Vec::new());
     for (step, now) in steps.iter().zip(now) {
-        let version = now.as_ref().map_or(0, |now| now.version);
+        let version = version(now.as_ref());
         if version == step.based_on {
             continue;
         }
@@ -171,9 +221,7 @@ fn conflict(steps: &[Step], now: &[Option<Stored>], written: usize) -> Reply {
     }
     match written {
         0 => text.push_str("nothing was written\n"),
-        many => text.push_str(&format!(
-            "{many} objects of earlier transactions are written\n"
-        )),
+        many => text.push_str(&format!("{}\n", of_earlier(many))),
     }
     let value = json!({"conflicts": values, "written": written});
     Reply::new(value, text).with_code(super::CONFLICT)

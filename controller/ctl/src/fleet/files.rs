@@ -68,6 +68,15 @@ pub(crate) fn parse(
     Ok(wanted)
 }
 
+/// The names of the objects of files that are to be deleted. What stored objects claim is no matter to them.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn names(texts: &[Text]) -> anyhow::Result<Vec<Name>> {
+    let wanted = parse(texts, &BTreeMap::new(), None)?;
+    Ok(wanted.into_iter().map(|wanted| wanted.name).collect())
+}
+
 fn generation(texts: &[Text], already: &Already) -> anyhow::Result<Generation> {
     let named: Vec<_> = texts
         .iter()
@@ -138,28 +147,57 @@ fn nodes(texts: &[Text]) -> anyhow::Result<Vec<Wanted>> {
     for (path, text) in texts {
         match file::nodes(Path::new(path), text, &Scope::default()) {
             Ok(found) => wanted.extend(found),
-            Err(found) => problems.extend(found),
+            Err(found) => problems.extend(found.iter().map(ToString::to_string)),
         }
     }
-    if !problems.is_empty() {
-        return Err(failed(&problems));
+    let mut nodes = Vec::new();
+    for (name, value) in wanted {
+        let name = Name::Node(name);
+        match node(name.clone(), value) {
+            Ok(node) => nodes.push(node),
+            Err((field, why)) => problems.push(format!("{name}: {field}: {why}")),
+        }
     }
-    let node = |(name, mut value): (String, Value)| {
-        let mut based_on = None;
-        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-            let version = metadata.remove("resourceVersion");
-            based_on = version.and_then(|version| version.as_str()?.parse().ok());
-            for field in ["uid", "creationTimestamp", "managedFields", "generation"] {
-                metadata.remove(field);
-            }
+    match &problems[..] {
+        [] => Ok(nodes),
+        problems => Err(failed(problems)),
+    }
+}
+
+/// A Node that is to be stored; or a field, and what is wrong with it.
+fn node(name: Name, mut value: Value) -> Result<Wanted, (&'static str, &'static str)> {
+    if matches!(&name, Name::Node(name) if name.is_empty() || name.contains('/')) {
+        return Err(("metadata.name", "expected a name without \"/\""));
+    }
+    let mut based_on = None;
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        let version = metadata.remove("resourceVersion");
+        // That of a Node of Kubernetes, which alone has a uid, is of another store.
+        let is_foreign = metadata.remove("uid").is_some_and(|uid| !uid.is_null());
+        let version = version.filter(|version| !is_foreign && !version.is_null());
+        if let Some(version) = version {
+            let wrong = (
+                "metadata.resourceVersion",
+                "expected at most 18 digits, in quotes",
+            );
+            based_on = Some(revision(&version).ok_or(wrong)?);
         }
-        Wanted {
-            name: Name::Node(name),
-            value,
-            based_on,
+        for field in ["creationTimestamp", "managedFields", "generation"] {
+            metadata.remove(field);
         }
-    };
-    Ok(wanted.into_iter().map(node).collect())
+    }
+    Ok(Wanted {
+        name,
+        value,
+        based_on,
+    })
+}
+
+/// The revision of etcd that a resource version is: as many digits as those of load balancers may have.
+fn revision(version: &Value) -> Option<i64> {
+    let text = version.as_str()?;
+    let is_short = text.len() <= 18 && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_short)
 }
 
 /// The frontends of stored load balancers. Values that cannot be read have none.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use portolan_etcd::Name;
+use portolan_etcd::{EtcdError, Name};
 use serde_json::{Value, json};
 
-use super::apply::{Plan, differences};
+use super::apply::{Plan, chunks, differences, failed};
 use super::args::Selector;
-use super::files::{self, Text};
+use super::files::{self, Text, Wanted};
 use super::store::{Stored, show};
 use crate::reply::Output;
 
@@ -43,7 +44,7 @@ fn plan(text: &str, stored: &BTreeMap<Name, Stored>, prune: Option<&str>) -> Str
     let prune: Option<Selector> = prune.map(|text| text.parse().unwrap());
     let wanted = files::parse(&texts(text), stored, prune.as_ref()).unwrap();
     let plan = Plan::new(&wanted, stored, prune.as_ref());
-    plan.show().text.replace(" (dry run)", "")
+    plan.show(stored).text.replace(" (dry run)", "")
 }
 
 #[test]
@@ -134,4 +135,98 @@ fn what_is_not_there_cannot_be_deleted() {
     let stored = stored(&[web("a", "192.0.2.1")]);
     let error = Plan::of_deletions(&[Name::Node("n".to_owned())], &stored).unwrap_err();
     assert_eq!(error.to_string(), "Node n: not found");
+}
+
+#[test]
+fn an_object_of_a_file_can_be_deleted_though_another_one_claims_its_address() {
+    let mut all = stored(&[web("a", "192.0.2.1")]);
+    all.extend(stored(&[web("b", "192.0.2.1")]));
+    let names = files::names(&texts(&web("b", "192.0.2.1"))).unwrap();
+    let plan = Plan::of_deletions(&names, &all).unwrap();
+    let deleted = "LoadBalancer default/b: deleted (dry run)\n";
+    assert_eq!(plan.show(&all).text, deleted);
+}
+
+#[test]
+fn a_dry_run_shows_a_conflict_as_the_run_itself_does() {
+    let stored = stored(&[web("a", "192.0.2.1")]);
+    let edited = |version: &str| {
+        let name = format!("{{name: a, resourceVersion: '{version}',");
+        web("a", "192.0.2.9").replace("{name: a,", &name)
+    };
+    let show = |text: &str| {
+        let wanted = files::parse(&texts(text), &stored, None).unwrap();
+        Plan::new(&wanted, &stored, None).show(&stored)
+    };
+    let reply = show(&edited("6"));
+    assert_eq!(reply.code, 4);
+    let said = "LoadBalancer default/a: conflict: based on version 6, but version 7 is stored\n";
+    assert!(reply.text.starts_with(said), "{}", reply.text);
+    assert_eq!(show(&edited("7")).code, 0);
+    // An object that is stored as it is wanted is not written, whatever it is based on.
+    let equal = edited("6").replace("192.0.2.9", "192.0.2.1");
+    assert_eq!(show(&equal).code, 0);
+}
+
+#[test]
+fn a_transaction_has_at_most_128_objects_and_1_mib() {
+    let wanted = |(number, bytes): (usize, &usize)| Wanted {
+        name: Name::Node(format!("n{number}")),
+        value: json!("x".repeat(*bytes)),
+        based_on: None,
+    };
+    let sizes = |bytes: &[usize]| {
+        let wanted: Vec<_> = bytes.iter().enumerate().map(wanted).collect();
+        let plan = Plan::new(&wanted, &BTreeMap::new(), None);
+        let sizes = chunks(&plan.steps).into_iter().map(<[_]>::len);
+        sizes.collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&[]), [0; 0]);
+    assert_eq!(sizes(&[1; 300]), [128, 128, 44]);
+    assert_eq!(sizes(&[300_000; 7]), [3, 3, 1]);
+    // One that is too large alone is tried alone.
+    assert_eq!(sizes(&[1, 1_100_000, 1]), [1, 1, 1]);
+}
+
+#[test]
+fn a_failed_write_says_what_may_be_written() {
+    let late = || EtcdError::Timeout(Duration::from_secs(5));
+    let said = |error, written| format!("{:#}", failed(error, written));
+    assert_eq!(
+        said(late(), 0),
+        "no answer to a write, which may be done all the same: no answer within 5s"
+    );
+    assert_eq!(
+        said(late(), 128),
+        "128 objects of earlier transactions are written: \
+         no answer to a write, which may be done all the same: no answer within 5s"
+    );
+    assert_eq!(
+        said(EtcdError::Ended, 0),
+        EtcdError::Ended.to_string(),
+        "a refusal is an answer"
+    );
+}
+
+#[test]
+fn a_node_with_a_wrong_version_or_name_is_refused() {
+    let none = BTreeMap::new();
+    let node = |metadata: &str| format!("apiVersion: v1\nkind: Node\nmetadata: {{{metadata}}}\n");
+    let based_on = |metadata: &str| {
+        let wanted = files::parse(&texts(&node(metadata)), &none, None).unwrap();
+        (wanted[0].based_on, wanted[0].value["metadata"].clone())
+    };
+    let bare = json!({"name": "a"});
+    let good = based_on("name: a, resourceVersion: '7'");
+    assert_eq!(good, (Some(7), bare.clone()));
+    for wrong in ["7", "'7x'", "'-7'", "''", "'1234567890123456789'"] {
+        let said = problem(&node(&format!("name: a, resourceVersion: {wrong}")), &none);
+        let expected = "Node a: metadata.resourceVersion: expected at most 18 digits, in quotes";
+        assert!(said.contains(expected), "{wrong}: {said}");
+    }
+    // The version of a Node of Kubernetes is one of another store.
+    let foreign = based_on("name: a, uid: u, resourceVersion: '99'");
+    assert_eq!(foreign, (None, bare));
+    let said = problem(&node("name: a/b"), &none);
+    assert!(said.contains("Node a/b: metadata.name: "), "{said}");
 }

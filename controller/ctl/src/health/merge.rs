@@ -19,6 +19,13 @@ pub(super) struct Node {
     balancers: Vec<Reported>,
 }
 
+impl Node {
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.node
+    }
+}
+
 /// A load balancer on one node.
 #[derive(Debug, Clone, Deserialize)]
 struct Reported {

@@ -32,14 +32,21 @@ pub(crate) struct HealthArgs {
 /// the one says to which it is connected.
 ///
 /// # Errors
-/// If an answer is none of a controller's, or nobody knows the load balancer of the name.
+/// If an answer is none of a controller's, or nobody knows the load balancer of the name or one of the nodes.
 pub(crate) fn show(answers: Vec<Value>, args: &HealthArgs, wide: bool) -> anyhow::Result<Reply> {
     let name = args.name.as_deref().map(full_name);
     let wanted = Wanted {
         name: name.as_deref(),
         nodes: &args.node,
     };
-    let mut balancers = merge::merged(merge::nodes(answers)?, wanted);
+    let nodes = merge::nodes(answers)?;
+    for asked in &args.node {
+        ensure!(
+            nodes.iter().any(|node| node.name() == asked),
+            "no director {asked} has reported its health"
+        );
+    }
+    let mut balancers = merge::merged(nodes, wanted);
     ensure!(
         name.is_none() || !balancers.is_empty(),
         "no director has a load balancer {}",

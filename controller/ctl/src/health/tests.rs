@@ -147,6 +147,21 @@ fn lines_can_be_chosen() {
 }
 
 #[test]
+fn a_director_that_has_not_reported_is_an_error() {
+    let asked = |names: [&str; 2]| {
+        let args = HealthArgs {
+            node: names.map(str::to_owned).into(),
+            ..HealthArgs::default()
+        };
+        let nodes = [node("lb-1", true, "up"), node("lb-2", false, "up")];
+        show(vec![json!({ "nodes": nodes })], &args, false)
+    };
+    assert_eq!(asked(["lb-1", "lb-2"]).unwrap().code, 0);
+    let error = asked(["lb-1", "lb-3"]).unwrap_err().to_string();
+    assert_eq!(error, "no director lb-3 has reported its health");
+}
+
+#[test]
 fn a_node_is_shown_as_its_controller_says() {
     let answers = |states: [(bool, &str); 2]| {
         let answer = |(connected, state)| json!({ "nodes": [node("lb-1", connected, state)] });
