@@ -2,10 +2,11 @@
 
 //! Answers of several controllers, of which some may not answer.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::{Client, Refused};
 use crate::reply::Reply;
 
 /// Exit code if a controller does not answer, as for one that is asked alone.
@@ -21,14 +22,15 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Asks all controllers.
+    /// Asks all controllers at once: one that does not answer delays nobody else's answer.
     ///
     /// # Errors
     /// The first one, if no controller answers.
     pub(crate) async fn ask(clients: &[Client], path: &str) -> anyhow::Result<Self> {
         let (mut found, mut errors) = (Vec::new(), Vec::new());
-        for (index, client) in clients.iter().enumerate() {
-            match client.get(path).await {
+        let answers = join_all(clients.iter().map(|client| client.get(path))).await;
+        for (index, answer) in answers.into_iter().enumerate() {
+            match answer {
                 Ok(answer) => found.push((index, answer)),
                 Err(error) => errors.push(error),
             }
@@ -94,6 +96,31 @@ impl Answers {
         };
         reply.with_notes(self.errors).with_code(code)
     }
+}
+
+/// The answer of the first controller that has one, and a sentence for each controller before it. A refusal is an
+/// answer: it would be the same at another controller.
+///
+/// # Errors
+/// The refusal, or the error of the last controller if none answers.
+pub(crate) async fn first<'c, T, F>(
+    clients: &'c [Client],
+    ask: impl Fn(&'c Client) -> F,
+) -> anyhow::Result<(T, Vec<String>)>
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    let mut notes = Vec::new();
+    for client in clients {
+        match Box::pin(ask(client)).await {
+            Ok(answer) => return Ok((answer, notes)),
+            Err(error) if !error.is::<Refused>() && notes.len() + 1 < clients.len() => {
+                notes.push(format!("{error:#}"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    bail!("no controller")
 }
 
 /// Adds numbers of one answer to those of another one.

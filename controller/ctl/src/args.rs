@@ -171,8 +171,8 @@ pub(crate) enum Command {
     /// files with those of the fleet. Exit code 1 if they differ.
     Diff(DiffArgs),
     /// Write objects of files to the fleet's etcd: all of them, if all are good and none has changed since the
-    /// version in its metadata.resourceVersion, else since it was read. Up to 128 objects are one
-    /// transaction. Exit code 4 if one has changed.
+    /// version in its metadata.resourceVersion, else since it was read. Up to 128 objects of 1 MiB
+    /// together are one transaction. Exit code 4 if one has changed.
     Apply(ApplyArgs),
     /// Show objects of the fleet's etcd.
     Get(GetArgs),

@@ -14,7 +14,7 @@ use crate::client::{Client, clients};
 use crate::reply::Reply;
 
 /// Metrics that are 0 while a controller runs well, with what they say.
-const CONTROLLER: [(&str, &str); 8] = [
+const CONTROLLER: [(&str, &str); 9] = [
     (
         "agents_with_errors",
         "agents whose kernel refused something",
@@ -23,6 +23,10 @@ const CONTROLLER: [(&str, &str); 8] = [
     ("agents_with_refusals", "agents that refused a record"),
     ("agents_holding", "agents that hold deletions back"),
     ("source_deletions_held", "deletions held back"),
+    (
+        "upstream_deletions_held",
+        "records that the relay holds back",
+    ),
     ("catalog_divergence_total", "repaired differences of tables"),
     ("credentials_broken", "broken credentials"),
     ("file_problems_current", "problems with files"),
@@ -240,6 +244,12 @@ mod tests {
         for part in ["not ready (500): source", "deletions held back: 3 ("] {
             assert!(reply.text.contains(part), "{}", reply.text);
         }
+        let of_relay = "portolan_controller_upstream_deletions_held 140\n";
+        let address = serve(of_relay, StatusCode::OK).await;
+        let reply = check(Some(&address), &[], &[]).await;
+        assert_eq!(reply.code, 1);
+        let part = "records that the relay holds back: 140 (";
+        assert!(reply.text.contains(part), "{}", reply.text);
         let foreign = serve("go_threads 7\n", StatusCode::OK).await;
         let pending = serve("portolan_agent_takeover_pending 1\n", StatusCode::OK).await;
         let agents = [format!("http://{foreign}"), format!("http://{pending}")];

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use axum::body::Bytes;
-use axum::http::{Method, Request, Response, Uri, header};
+use axum::http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
@@ -88,7 +88,7 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl ConnectArgs {
-    /// Whether controllers are named.
+    /// Returns `true` if controllers are named.
     pub(crate) fn names_controllers(&self) -> bool {
         !self.controller.is_empty() || self.wants_pods()
     }
@@ -128,6 +128,15 @@ impl Client {
         }
     }
 
+    /// An error of a request, with the name of the controller.
+    pub(crate) fn named(&self, error: &anyhow::Error) -> String {
+        let (name, text) = (self.name(), format!("{error:#}"));
+        match text.contains(&name) {
+            true => text,
+            false => format!("{name}: {text}"),
+        }
+    }
+
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.request_json(Method::GET, path, String::new()).await
     }
@@ -159,17 +168,23 @@ impl Client {
     ) -> anyhow::Result<Value> {
         let (head, body) = self.request(method, path, text).await?.into_parts();
         let answer: Option<Value> = serde_json::from_slice(&body).ok();
-        match answer {
-            Some(answer) if head.status.is_success() => Ok(answer),
-            Some(answer) if answer["error"].is_string() => {
-                let error = answer["error"].as_str().unwrap_or_default();
-                Err(Refused(error.to_owned()).into())
-            }
-            _ => {
+        let answer = match answer {
+            Some(answer) if head.status.is_success() => return Ok(answer),
+            answer => answer.unwrap_or_default(),
+        };
+        // A program that starts or stops: another one may have the answer.
+        let is_passing = head.status == StatusCode::SERVICE_UNAVAILABLE;
+        let error = match answer["error"].as_str() {
+            Some(error) if is_passing => format!("{}: {error}", self.name()),
+            Some(error) => error.to_owned(),
+            None => {
                 let text = String::from_utf8_lossy(&body);
-                let error = format!("{}: {}: {}", self.name(), head.status, text.trim());
-                Err(Refused(error).into())
+                format!("{}: {}: {}", self.name(), head.status, text.trim())
             }
+        };
+        match is_passing {
+            true => bail!(error),
+            false => Err(Refused(error).into()),
         }
     }
 

@@ -2,13 +2,13 @@
 
 //! Runs a command against the controllers.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use portolan_model::NodeTable;
 use portolan_select::Explanation;
 
-use crate::answers::Answers;
-use crate::args::{Cli, ClusterCommand, Command, DiffArgs};
-use crate::client::{Client, Refused, clients, encoded, of_agent};
+use crate::answers::{Answers, UNANSWERED, first};
+use crate::args::{Cli, ClusterCommand, Command, ConnectArgs, DiffArgs};
+use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
     agent, check, clusters, deletions, diff, dns, env, explain, fleet, health, imports, nodes,
@@ -87,7 +87,7 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
             )
             .await
         }
-        Command::Confirm { node, deletions: _ } => confirm(&clients, node.as_deref()).await,
+        Command::Confirm { node, .. } => confirm(&cli.connect, &clients, node.as_deref()).await,
         Command::Version { .. } => version::run(&clients).await,
         command => match of_agents(&clients, command).await? {
             Some(reply) => Ok(reply),
@@ -139,16 +139,8 @@ async fn of_agents(clients: &[Client], command: &Command) -> anyhow::Result<Opti
 
 /// Shows a dump of which each controller has the same: that of the first one that answers.
 async fn of_any(clients: &[Client], command: &Command, output: Output) -> anyhow::Result<Reply> {
-    let mut notes = Vec::new();
-    for client in clients {
-        match dump(client, command, output).await {
-            Err(error) if !error.is::<Refused>() && notes.len() + 1 < clients.len() => {
-                notes.push(format!("{error:#}"));
-            }
-            reply => return Ok(reply?.with_notes(notes)),
-        }
-    }
-    bail!("no controller")
+    let (reply, notes) = first(clients, |client| dump(client, command, output)).await?;
+    Ok(reply.with_notes(notes))
 }
 
 /// Runs a command about the objects of a fleet, which asks etcd.
@@ -238,31 +230,56 @@ async fn act(clients: &[Client], path: &str, done: &str) -> anyhow::Result<Reply
 }
 
 /// Confirms at every controller: an agent is connected to one of them, and each of several holds
-/// deletions back on its own.
-async fn confirm(clients: &[Client], node: Option<&str>) -> anyhow::Result<Reply> {
+/// deletions back on its own. One that fails does not keep the others from it.
+async fn confirm(
+    connect: &ConnectArgs,
+    clients: &[Client],
+    node: Option<&str>,
+) -> anyhow::Result<Reply> {
+    // An empty variable names no cluster.
+    let cluster = connect.cluster.as_deref().unwrap_or_default();
+    ensure!(
+        node.is_some() || cluster.is_empty(),
+        "confirm --deletions: the deletions of all clusters are confirmed: leave out \
+         --cluster {cluster}, and PORTOLANCTL_CLUSTER"
+    );
     let path = match node {
         Some(node) => format!("/debug/confirm/{}", encoded(node)),
         None => "/debug/confirm-deletions".to_owned(),
     };
-    let (mut replies, mut failed) = (Vec::new(), None);
+    let is_one = clients.len() == 1;
+    let (mut replies, mut text, mut errors) = (Vec::new(), String::new(), Vec::new());
     for client in clients {
-        match client.post(&path).await {
-            Ok(value) => replies.push(value),
-            Err(error) => failed = Some(error),
+        let value = match client.post(&path).await {
+            Ok(value) => value,
+            Err(error) if is_one => return Err(error),
+            Err(error) => {
+                errors.push(client.named(&error));
+                continue;
+            }
+        };
+        match node {
+            Some(node) => {
+                let revision = &value["revision"];
+                text.push_str(&format!("node {node}: revision {revision} is confirmed\n"));
+            }
+            None if is_one => text.push_str(&deletions::show(&value, "is confirmed")),
+            None => {
+                let shown = deletions::show(&value, "is confirmed");
+                let lines = shown.lines();
+                text.extend(lines.map(|line| format!("{}: {line}\n", client.name())));
+            }
         }
+        replies.push(value);
     }
-    let text = replies.iter().map(|value| match node {
-        Some(node) => format!("node {node}: revision {} is confirmed\n", value["revision"]),
-        None => deletions::show(value, "is confirmed"),
-    });
-    let text: String = text.collect();
-    match (failed, node) {
-        // The node's agent is connected to another controller.
-        (Some(_), Some(_)) if !replies.is_empty() => {}
-        (Some(error), _) => return Err(error),
-        (None, _) => {}
+    ensure!(!replies.is_empty(), "{}", errors.join("; "));
+    let reply = Reply::new(replies.into(), text);
+    match node {
+        // The node's agent is connected to one controller, and the others refuse.
+        Some(_) => Ok(reply),
+        None if errors.is_empty() => Ok(reply),
+        None => Ok(reply.with_notes(errors).with_code(UNANSWERED)),
     }
-    Ok(Reply::new(replies.into(), text))
 }
 
 fn table_path(node: &str) -> String {

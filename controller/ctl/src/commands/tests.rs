@@ -12,6 +12,7 @@ use axum::{Json, Router};
 use clap::Parser as _;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::Barrier;
 
 use super::*;
 
@@ -154,4 +155,105 @@ async fn what_one_controller_knows_is_asked_of_that_one() {
     // A controller's own error is the answer.
     let error = run_at(&both, &["explain-export", "web"]).await.unwrap_err();
     assert_eq!(error.to_string(), "not known here");
+}
+
+/// A controller that answers this to everything.
+async fn saying(status: StatusCode, answer: serde_json::Value) -> String {
+    let router = Router::new().fallback(move || async move { (status, Json(answer)) });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+#[tokio::test]
+async fn a_controller_that_starts_or_stops_is_no_reason_not_to_ask_the_next_one() {
+    let stops = json!({"error": "the controller is stopping"});
+    let first = saying(StatusCode::SERVICE_UNAVAILABLE, stops).await;
+    let second = answering(&[("/debug/problems", json!({"problems": []}))]).await;
+    let reply = run_at(&[&first, &second], &["problems"]).await.unwrap();
+    assert_eq!(reply.code, 0, "{}", reply.text);
+    let note = format!("{first}: the controller is stopping");
+    assert_eq!(reply.notes, [note]);
+    // The last one's error is the answer.
+    let error = run_at(&[&first], &["problems"]).await.unwrap_err();
+    assert!(error.to_string().ends_with("is stopping"), "{error}");
+}
+
+#[tokio::test]
+async fn a_controller_that_does_not_answer_delays_no_question_to_others() {
+    let both = Arc::new(Barrier::new(2));
+    let mut controllers = Vec::new();
+    for _ in 0..2 {
+        let both = Arc::clone(&both);
+        let answer = move || async move {
+            both.wait().await;
+            Json(node(true, 5))
+        };
+        let router = Router::new().route("/debug/nodes", get(answer));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        controllers.push(format!("http://{}", listener.local_addr().unwrap()));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+    }
+    let controllers: Vec<_> = controllers.iter().map(String::as_str).collect();
+    // Each answers once the other one is asked too.
+    let reply = run_at(&controllers, &["--timeout=10s", "nodes"]).await;
+    let reply = reply.unwrap();
+    assert_eq!((reply.code, reply.notes.len()), (0, 0), "{:?}", reply.notes);
+}
+
+/// A token for actions over TCP, and the flag that names its file.
+fn token() -> (tempfile::NamedTempFile, String) {
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), "token").unwrap();
+    let flag = format!("--token-file={}", token.path().display());
+    (token, flag)
+}
+
+#[tokio::test]
+async fn a_confirmation_tells_who_confirmed_and_who_failed() {
+    let (_file, token) = token();
+    let unknown = json!({"error": "node a: its agent has not connected"});
+    let one = saying(StatusCode::NOT_FOUND, unknown).await;
+    let busy = json!({"error": "busy"});
+    let other = saying(StatusCode::SERVICE_UNAVAILABLE, busy).await;
+    let of_node = [&*token, "confirm", "a"];
+    let error = run_at(&[&one, &other], &of_node).await.unwrap_err();
+    let error = error.to_string();
+    for part in [
+        format!("{one}: node a: its agent has not connected; "),
+        format!("{other}: busy"),
+    ] {
+        assert!(error.contains(&part), "{part}: {error}");
+    }
+    let confirmed = saying(StatusCode::OK, json!({"revision": 7})).await;
+    let reply = run_at(&[&one, &confirmed], &of_node).await.unwrap();
+    assert_eq!((reply.code, reply.notes.len()), (0, 0), "{:?}", reply.notes);
+    let held = json!({"held": [{"kind": "Service", "objects": 60, "ofObjects": 70}]});
+    let holder = saying(StatusCode::OK, held).await;
+    let deletions = [&*token, "confirm", "--deletions"];
+    let reply = run_at(&[&holder, &other], &deletions).await.unwrap();
+    let expected = format!("{holder}: Service: the deletion of 60 of 70 is confirmed\n");
+    assert_eq!((reply.text, reply.code), (expected, 2));
+    assert!(reply.notes[0].starts_with(&*other), "{:?}", reply.notes);
+    let error = run_at(&[&other, &one], &deletions).await.unwrap_err();
+    assert!(error.to_string().contains("not connected"), "{error}");
+}
+
+#[tokio::test]
+async fn the_deletions_of_one_cluster_cannot_be_confirmed_alone() {
+    let (address, count) = controller().await;
+    let (_file, token) = token();
+    let of_one = [&*token, "--cluster=eu-1", "confirm", "--deletions"];
+    let error = run_at(&[&address], &of_one).await.unwrap_err().to_string();
+    assert!(error.contains("leave out --cluster eu-1"), "{error}");
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+    // An empty variable names no cluster, and a node has one.
+    for good in [
+        [&*token, "--cluster=", "confirm", "--deletions"],
+        [&*token, "--cluster=eu-1", "confirm", "a"],
+    ] {
+        run_at(&[&address], &good).await.unwrap();
+    }
+    assert_eq!(count.load(Ordering::Relaxed), 2);
 }

@@ -19,7 +19,7 @@ pub(super) struct Top {
     pub(super) services: Vec<Service>,
     /// The nodes of the controllers, the latest first.
     pub(super) nodes: Vec<Node>,
-    /// What is left out or missing, and why.
+    /// Sentences about things that are left out or missing.
     pub(super) notes: Vec<String>,
     /// The exit code.
     #[serde(skip)]
@@ -55,7 +55,7 @@ pub(super) struct Rates {
 pub(super) struct Node {
     /// Its name.
     pub(super) node: String,
-    /// Whether its agent is connected.
+    /// Set if its agent is connected.
     pub(super) connected: bool,
     /// Revision that it has programmed.
     pub(super) programmed: Option<u64>,
@@ -100,7 +100,13 @@ impl Asked {
                 top.notes
                     .extend(errors.map(|error| format!("nodes are missing: {error}")));
             }
-            Err(error) => top.notes.push(format!("no nodes: {error:#}")),
+            Err(error) => {
+                // A node has an agent, and often no controller.
+                if self.names_controllers {
+                    top.code = UNANSWERED;
+                }
+                top.notes.push(format!("no nodes: {error:#}"));
+            }
         }
         if is_nothing {
             bail!("{}", top.notes.join("; "));

@@ -23,6 +23,10 @@ use view::{NODES, SERVICES, View, node_row, service_row};
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// Longest time of a question of the live view. Below the time that the view gives all of them together: what others
+/// answer is shown beside the error.
+const PATIENCE: Duration = Duration::from_secs(8);
+
 /// Arguments of `top`.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TopArgs {
@@ -79,6 +83,8 @@ impl By {
 struct Asked {
     agent: Client,
     controllers: Vec<Client>,
+    /// Set if the user names the controllers.
+    names_controllers: bool,
     limit: u16,
 }
 
@@ -96,7 +102,7 @@ pub(crate) async fn live(connect: &ConnectArgs, args: &TopArgs) -> anyhow::Resul
     if !has_terminal() {
         bail!("top needs a terminal: standard input or output is none; --once prints both tables");
     }
-    let asked = asked(connect, args).await?;
+    let asked = asked(&impatient(connect), args).await?;
     let mut view = View::new(args.by);
     // Before the terminal changes: a wrong address is told as with --once.
     view.take(asked.ask(args.by).await);
@@ -109,10 +115,19 @@ pub(crate) async fn live(connect: &ConnectArgs, args: &TopArgs) -> anyhow::Resul
     Ok(0)
 }
 
+/// The flags for a live view.
+fn impatient(connect: &ConnectArgs) -> ConnectArgs {
+    ConnectArgs {
+        timeout: connect.timeout.min(PATIENCE),
+        ..connect.clone()
+    }
+}
+
 async fn asked(connect: &ConnectArgs, args: &TopArgs) -> anyhow::Result<Asked> {
     Ok(Asked {
         agent: of_agent(&args.address, connect.timeout)?,
         controllers: clients(connect, false).await?,
+        names_controllers: connect.names_controllers(),
         limit: args.limit,
     })
 }

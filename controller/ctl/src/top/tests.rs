@@ -113,6 +113,13 @@ async fn one_program_is_enough_and_none_is_an_error() {
         "{}",
         reply.text
     );
+    assert_eq!(reply.code, 2, "no controller answers");
+    let mut unnamed = asked(&connect(nobody), &args(&agent, By::Active))
+        .await
+        .unwrap();
+    unnamed.names_controllers = false;
+    let top = unnamed.ask(By::Active).await.unwrap();
+    assert_eq!(top.code, 0, "the agent alone is enough");
     let reply = once(&connect(&controller), &args(nobody, By::Active))
         .await
         .unwrap();
@@ -125,6 +132,18 @@ async fn one_program_is_enough_and_none_is_an_error() {
         .await
         .unwrap_err();
     assert!(error.to_string().starts_with("no Services: "), "{error}");
+}
+
+#[test]
+fn the_view_waits_for_no_program_as_long_as_for_all() {
+    let seconds = |timeout: u64| {
+        let connect = ConnectArgs {
+            timeout: Duration::from_secs(timeout),
+            ..ConnectArgs::default()
+        };
+        impatient(&connect).timeout.as_secs()
+    };
+    assert_eq!((seconds(30), seconds(5)), (8, 5));
 }
 
 #[tokio::test]

@@ -9,23 +9,25 @@ use portolan_model::Lists;
 use portolan_model::trace::{Difference, Origin, Outcome, Trace};
 use portolan_select::Explanation;
 
+use crate::answers::first;
 use crate::client::{Client, encoded};
 
-/// Adds a controller's reasons and notes, and what its destinations differ in.
+/// Adds the reasons and notes of the first controller that answers, and what its destinations differ in. Each
+/// controller before it has a sentence.
 pub(super) async fn compare(
-    controller: &Client,
+    controllers: &[Client],
     protocol: &str,
     trace: &mut Trace,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Vec<String>> {
     let path = format!(
         "/debug/explain?address={}&protocol={protocol}&node={}",
         encoded(&trace.packet.destination.to_string()),
         encoded(&trace.node)
     );
-    let value = controller.get(&path).await?;
+    let (value, notes) = first(controllers, |controller| controller.get(&path)).await?;
     let explanation = serde_json::from_value(value).context("the controller's answer")?;
     join(&explanation, trace);
-    Ok(())
+    Ok(notes)
 }
 
 fn join(explanation: &Explanation, trace: &mut Trace) {
@@ -69,4 +71,82 @@ fn join(explanation: &Explanation, trace: &mut Trace) {
         });
     }
     trace.notes.extend(explanation.notes.iter().cloned());
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::StatusCode;
+    use axum::routing::get;
+    use axum::{Json, Router};
+    use portolan_model::trace::{Packet, Way};
+    use portolan_model::{FrontendKind, Protocol};
+    use serde_json::json;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::client::of_agent;
+
+    /// A controller that answers this to each question.
+    async fn controller(status: StatusCode, answer: serde_json::Value) -> Client {
+        let router = Router::new().fallback(get(move || async move { (status, Json(answer)) }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        of_agent(&address, std::time::Duration::from_secs(5)).unwrap()
+    }
+
+    fn trace() -> Trace {
+        let way = Way {
+            steps: Vec::new(),
+            outcome: Outcome::Refused { by: "a".to_owned() },
+        };
+        Trace {
+            node: "a".to_owned(),
+            revision: 1,
+            dataplane: "ipvs".to_owned(),
+            packet: Packet {
+                origin: Origin::Node,
+                source: [10, 0, 0, 1].into(),
+                destination: ([10, 96, 0, 1], 80).into(),
+                protocol: Protocol::Tcp,
+            },
+            record: None,
+            wanted: way.clone(),
+            found: way,
+            differences: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_controller_without_an_answer_is_followed_by_the_next_one() {
+        let explanation = Explanation {
+            record: "ns/web/TCP".to_owned(),
+            kind: FrontendKind::ClusterIp,
+            lists: Lists::Cluster,
+            node: "a".to_owned(),
+            zone: None,
+            endpoints: Vec::new(),
+            notes: vec!["the second controller".to_owned()],
+        };
+        let starts = json!({"error": "the source has not synced yet"});
+        let controllers = [
+            of_agent("http://127.0.0.1:1", std::time::Duration::from_secs(5)).unwrap(),
+            controller(StatusCode::SERVICE_UNAVAILABLE, starts).await,
+            controller(StatusCode::OK, json!(explanation)).await,
+        ];
+        let mut found = trace();
+        let notes = compare(&controllers, "tcp", &mut found).await.unwrap();
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[1].contains("not synced yet"), "{notes:?}");
+        assert_eq!(found.notes, ["the second controller"]);
+        // A refusal would be the same at another controller.
+        let unknown = json!({"error": "node a: there is no such Node"});
+        let controllers = [
+            controller(StatusCode::NOT_FOUND, unknown).await,
+            controller(StatusCode::OK, json!(explanation)).await,
+        ];
+        let error = compare(&controllers, "tcp", &mut found).await.unwrap_err();
+        assert_eq!(error.to_string(), "node a: there is no such Node");
+    }
 }

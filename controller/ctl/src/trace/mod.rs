@@ -89,6 +89,7 @@ pub(crate) async fn run(
     );
     let agent = of_agent(&args.address, connect.timeout)?;
     let mut trace = ask(&agent, args).await?;
+    let mut notes = Vec::new();
     if let Some(node) = &args.node {
         ensure!(
             trace.node == *node,
@@ -97,8 +98,7 @@ pub(crate) async fn run(
             trace.node
         );
         let controllers = clients(connect, false).await?;
-        let controller = controllers.first().context("no controller")?;
-        controller::compare(controller, args.protocol.name(), &mut trace).await?;
+        notes = controller::compare(&controllers, args.protocol.name(), &mut trace).await?;
     }
     if args.probe && trace.packet.origin == Origin::Node {
         let end = probe::probe(args.to, args.protocol == Transport::Udp).await?;
@@ -110,7 +110,8 @@ pub(crate) async fn run(
         true => 0,
         false => DIFFERENT,
     };
-    Ok(Reply::new(serde_json::to_value(&trace)?, text).with_code(code))
+    let reply = Reply::new(serde_json::to_value(&trace)?, text);
+    Ok(reply.with_code(code).with_notes(notes))
 }
 
 /// The answer after a probe, once a counter has risen. IPVS sums its counters every two seconds.
