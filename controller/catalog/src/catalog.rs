@@ -128,13 +128,16 @@ impl Catalog {
         let packed = PackedService::pack(&service, &mut self.pack);
         let key = &service.key;
         let entry = self.cluster(&key.cluster).entry(&key.namespace, &key.name);
-        if entry.and_then(|entry| entry.service.as_ref()) == Some(&packed) {
+        let before = entry.and_then(|entry| entry.service.as_ref());
+        if before == Some(&packed) {
             return;
         }
-        let urgent = dirty.urgent;
+        let given = before.into_iter().flat_map(PackedService::given);
+        let has_others = !given.eq(packed.given());
+        let (urgent, addresses) = (dirty.urgent, dirty.addresses || has_others);
         self.remove_service(key, dirty);
         // One that changes is there still.
-        dirty.urgent = urgent;
+        (dirty.urgent, dirty.addresses) = (urgent, addresses);
         let cluster = self.cluster(&service.key.cluster);
         let (_, entry) = cluster
             .namespace(&service.key.namespace)
@@ -160,6 +163,7 @@ impl Catalog {
             let service = packed.unpack(key.clone());
             let others = affected(key, &mut dirty.services);
             cluster.claims.remove(&service, others);
+            dirty.addresses |= packed.given().next().is_some();
             dirty.objects.insert(key.clone());
             dirty.services.insert(key.clone());
             dirty.urgent = true;
@@ -229,6 +233,7 @@ impl Catalog {
             dirty.nodes.insert(node_key(&key));
         }
         let had = before.map(|old| old.addresses()).unwrap_or_default();
+        dirty.addresses |= had != after.addresses();
         let Cluster {
             addresses, claims, ..
         } = cluster;
@@ -247,6 +252,7 @@ impl Catalog {
         };
         dirty.nodes.insert(node_key(key));
         note_host(key, node.host(), None, dirty);
+        dirty.addresses |= !node.addresses().is_empty();
         let Cluster {
             addresses, claims, ..
         } = cluster;

@@ -18,6 +18,9 @@ pub struct DirtySet {
     pub objects: BTreeSet<ObjectKey>,
     /// Nodes whose information may have changed.
     pub nodes: BTreeSet<NodeKey>,
+    /// Whether Nodes have other addresses now, or Services others that they were given
+    /// ([`Catalog::service_given_address`](crate::Catalog::service_given_address)).
+    pub addresses: bool,
     /// Clusters whose Nodes may be other gateways now ([`HostFacts`](crate::HostFacts)).
     pub hosts: BTreeSet<Arc<str>>,
     /// Nodes that give their endpoints another weight now; see
@@ -62,6 +65,8 @@ impl DirtySet {
             observed: _,
             // Only with a Service that is dirty.
             objects: _,
+            // Whoever judges other addresses by these looks by itself.
+            addresses: _,
             triggers: _,
         } = self;
         services.is_empty()

@@ -77,7 +77,9 @@ impl Pipeline {
     /// Whether there is anything to flush.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty() || self.federation.is_dirty()
+        // The addresses of a centre's imports are judged by those of Services and Nodes.
+        let is_judged = self.dirty.addresses && self.federation.is_following();
+        is_judged || !self.dirty.is_empty() || self.federation.is_dirty()
     }
 
     /// Whether the flush is urgent: see [`DirtySet::urgent`].

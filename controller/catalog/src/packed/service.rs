@@ -104,6 +104,14 @@ impl PackedService {
         }
     }
 
+    /// The addresses that it was given, by the API server or by a load balancer. Without ports it claims none.
+    pub(crate) fn given(&self) -> impl Iterator<Item = &IpAddr> {
+        let more = self.more.iter();
+        let balanced = more.flat_map(|more| more.load_balancer_ips.iter());
+        let given = self.cluster_ips.as_slice().iter().chain(balanced);
+        given.filter(|_| !self.ports().is_empty())
+    }
+
     pub(crate) fn ports(&self) -> &[ServicePort] {
         self.ports.as_slice()
     }

@@ -304,14 +304,14 @@ impl Federation {
     }
 
     /// Gives imports those of their virtual addresses that they may have: all that wait to be projected, and if Nodes
-    /// have others now all.
-    pub(super) fn admit_addresses(&mut self, catalog: &Catalog, has_nodes: bool) {
+    /// or Services have others now all.
+    pub(super) fn admit_addresses(&mut self, catalog: &Catalog, have_others: bool) {
         let Some(given) = &self.given else {
             return;
         };
         let all = given.settings.keys();
         let all = all.map(|name| import_key(&given.cluster, name));
-        let mut keys: BTreeSet<_> = all.filter(|_| has_nodes).collect();
+        let mut keys: BTreeSet<_> = all.filter(|_| have_others).collect();
         let awaited = self.dirty.iter().filter(|key| super::is_import(key));
         keys.extend(awaited.cloned());
         for key in keys {

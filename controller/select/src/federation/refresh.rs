@@ -96,7 +96,7 @@ impl Federation {
     /// Finds the imports that changes of objects affect, and has their addresses claimed.
     pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
         self.replan(catalog, dirty.imports, &dirty.exports, &dirty.services);
-        self.admit_addresses(catalog, !dirty.nodes.is_empty());
+        self.admit_addresses(catalog, dirty.addresses);
         self.renew_gateways(catalog, &dirty.hosts);
         let mut imports = self.plan.imports.values();
         if imports.any(|imports| !imports.is_empty()) {

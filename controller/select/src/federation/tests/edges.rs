@@ -419,6 +419,70 @@ fn a_centre_takes_no_address_of_the_cluster() {
     );
 }
 
+#[test]
+fn an_address_of_an_import_is_judged_anew_when_services_and_nodes_change() {
+    let set = begun();
+    let mut edge = Edge::new("a");
+    set.inputs
+        .objects()
+        .for_each(|object| edge.see(&put(object.clone())));
+    let mut changes = set
+        .centre
+        .plan_changes(&mut edge.book, &mut Default::default());
+    let ip: IpAddr = [10, 112, 0, 9].into();
+    for plan in changes.imports.values_mut().flatten() {
+        plan.ips = vec![ip];
+    }
+    edge.pipeline.take_plans(changes);
+    edge.flush();
+    assert!(destinations(&edge.tables, "a") > 0);
+    let plain = service("a", "other");
+    let balanced = Service {
+        load_balancer_ips: vec![ip],
+        ..plain.clone()
+    };
+    let given = Service {
+        cluster_ips: vec![ip],
+        ..plain.clone()
+    };
+    let host = |addresses: &[IpAddr]| {
+        let key = ObjectKey {
+            namespace: "".into(),
+            ..key("a", "n9")
+        };
+        Object::Node(Node {
+            addresses: addresses.iter().copied().collect(),
+            ..Node::new(key)
+        })
+    };
+    let gone = |object: &Object| ObjectChange::Delete(object.reference());
+    let [plain, balanced, given] = [plain, balanced, given].map(Object::Service);
+    for (change, is_served) in [
+        (put(plain.clone()), true),
+        (put(balanced.clone()), false),
+        (put(plain.clone()), true),
+        (put(given.clone()), false),
+        (gone(&given), true),
+        (put(balanced.clone()), false),
+        (gone(&balanced), true),
+        (put(host(&[])), true),
+        (put(host(&[ip])), false),
+        (put(host(&[])), true),
+        (put(host(&[ip])), false),
+        (gone(&host(&[ip])), true),
+    ] {
+        edge.see(&change);
+        assert!(edge.pipeline.is_dirty(), "{change:?}");
+        edge.flush();
+        let has_import = destinations(&edge.tables, "a") > 0;
+        assert_eq!(has_import, is_served, "{change:?}");
+        let problems = edge.pipeline.problems();
+        let mut found = problems.values().flatten();
+        let is_refused = found.any(|problem| problem.message.contains("AddressRefused"));
+        assert_eq!(is_refused, !is_served, "{change:?}");
+    }
+}
+
 fn cluster_ip() -> [u8; 4] {
     match service("a", "s0").cluster_ips[0] {
         IpAddr::V4(ip) => ip.octets(),
