@@ -68,9 +68,8 @@ pub struct DeletionGuard<P> {
     withheld: BTreeMap<ObjectKey, Loss<P>>,
     /// The size of all withheld losses.
     lost: Size,
-    /// Losses that the guard before held, until a listing shows them again: the rest of each object, `None` for a
-    /// deletion.
-    inherited: BTreeMap<ObjectKey, Option<Facts>>,
+    /// Losses that the guard before held, until a listing shows them again.
+    inherited: BTreeMap<ObjectKey, Loss<P>>,
     state: State,
     peak: Peak,
     baselines: Baselines,
@@ -177,8 +176,8 @@ impl<P> DeletionGuard<P> {
         if !self.is_held() {
             return Vec::new();
         }
-        let news = self.let_go_all(now);
-        self.lose_inherited(now);
+        let mut news = self.lose_inherited(now);
+        news.extend(self.let_go_all(now));
         // Confirmed losses are no part of a burst.
         self.peak.reset(self.size(), now);
         self.baselines.clear();
@@ -217,11 +216,7 @@ impl<P> DeletionGuard<P> {
 
     /// The size of a loss.
     fn lost_by(&self, key: &ObjectKey, loss: &Loss<P>) -> Size {
-        self.size_of_loss(key, loss.left.as_ref())
-    }
-
-    /// The size of what an object loses that becomes `left`.
-    fn size_of_loss(&self, key: &ObjectKey, left: Option<&Facts>) -> Size {
+        let left = loss.left.as_ref();
         let had = self.in_force.get(key).map_or(0, |facts| facts.ready);
         Size {
             objects: usize::from(left.is_none()),
@@ -240,6 +235,7 @@ impl<P> DeletionGuard<P> {
     }
 
     fn put_withheld(&mut self, key: ObjectKey, loss: Loss<P>) {
+        self.inherited.remove(&key);
         if let Some(before) = self.withheld.get(&key) {
             self.lost = self.lost.minus(self.lost_by(&key, before));
         }

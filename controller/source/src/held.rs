@@ -161,7 +161,7 @@ impl Drop for HoldReport {
 /// The guard of one kind, with clock, log and report. It begins with what the guard of the source before has left, and
 /// leaves that to the next one.
 #[derive(Debug)]
-pub(crate) struct KindGuard<P> {
+pub(crate) struct KindGuard<P: Send + 'static> {
     guard: DeletionGuard<P>,
     report: HoldReport,
     seat: Seat,
@@ -169,13 +169,13 @@ pub(crate) struct KindGuard<P> {
 
 /// State that a guard leaves.
 #[derive(Debug)]
-struct Left {
-    remains: Remains,
+struct Left<P> {
+    remains: Remains<P>,
     /// With those that it has not seen yet.
     confirmations: watch::Receiver<u64>,
 }
 
-impl<P> Drop for KindGuard<P> {
+impl<P: Send + 'static> Drop for KindGuard<P> {
     fn drop(&mut self) {
         let nothing = DeletionGuard::new(GuardConfig::OFF);
         let remains = std::mem::replace(&mut self.guard, nothing).into_remains();
@@ -196,14 +196,14 @@ impl<P> Drop for KindGuard<P> {
         reason = "files are listed as a whole; the other sources follow single objects"
     )
 )]
-impl<P> KindGuard<P> {
+impl<P: Send + 'static> KindGuard<P> {
     pub(crate) fn new(
         kind: Kind,
         cluster: Arc<str>,
         config: GuardConfig,
         holds: Arc<HeldDeletions>,
     ) -> Self {
-        let (seat, left) = holds.estate.take::<Left>(&cluster, Some(kind));
+        let (seat, left) = holds.estate.take::<Left<P>>(&cluster, Some(kind));
         let mut report = HoldReport::new((cluster, kind), holds);
         let guard = match left {
             Some(left) => {

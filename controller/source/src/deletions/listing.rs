@@ -25,6 +25,11 @@ impl<P> Listing<P> {
     pub(super) fn is_first(&self) -> bool {
         self.before == Size::default()
     }
+
+    /// Whether it has brought objects already.
+    pub(super) fn has_objects(&self) -> bool {
+        !self.seen.is_empty()
+    }
 }
 
 /// The judgement on a complete listing.

@@ -12,6 +12,7 @@ use tonic::Code;
 use super::*;
 
 mod pace;
+mod resumed;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -60,7 +61,7 @@ struct Centre {
     events: mpsc::Receiver<Event>,
     stats: Arc<Stats>,
     holds: Arc<HeldDeletions>,
-    _task: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 /// The edge's side of a stream.
@@ -73,9 +74,14 @@ struct Edge {
 
 impl Centre {
     fn new() -> Self {
+        Self::after(Arc::default())
+    }
+
+    /// With what the sources before have left.
+    fn after(holds: Arc<HeldDeletions>) -> Self {
         let (streams, receiver) = mpsc::channel(1);
         let (sink, events) = Sink::channel(64);
-        let (stats, holds) = (Arc::new(Stats::default()), Arc::default());
+        let stats = Arc::new(Stats::default());
         let options = Options {
             guard: GuardConfig::default(),
             holds: Arc::clone(&holds),
@@ -90,7 +96,7 @@ impl Centre {
             events,
             stats,
             holds,
-            _task: tokio::spawn(task),
+            task: tokio::spawn(task),
         }
     }
 

@@ -48,13 +48,41 @@ fn held_losses_stay_held_until_the_same_time() {
 }
 
 #[test]
-fn losses_that_are_confirmed_between_two_sources_are_gone_with_the_next_listing() {
+fn losses_that_are_confirmed_between_the_listings_of_two_sources_are_gone_at_once() {
     let mut rig = Rig::holding();
     rig.restart();
+    // The next listing has begun, and nothing has come yet.
+    rig.guard.begin(rig.now);
+    rig.confirm();
+    assert_eq!((rig.told.len(), rig.lost()), (0, None));
+    assert!(rig.list(&some(0..3, 1), false), "nothing is missing");
+    assert_eq!((rig.told.len(), rig.lost()), (3, None));
+}
+
+#[test]
+fn a_slice_that_has_lost_endpoints_is_told_by_a_confirmation_between_two_sources() {
+    let mut rig = Rig::with(100, 2);
+    assert!(!rig.list(&some(0..100, 1), false));
+    assert!(rig.list(&some(0..100, 1), true));
+    assert_eq!((rig.ready(), rig.lost()), (200, Some([0, 100])));
+    rig.restart();
+    rig.confirm();
+    assert_eq!((rig.ready(), rig.lost()), (100, None));
+}
+
+#[test]
+fn a_listing_that_brings_objects_is_waited_for_by_a_confirmation() {
+    let mut rig = Rig::holding();
+    rig.restart();
+    rig.guard.begin(rig.now);
+    let (first, facts) = (key("o0"), Facts::default());
+    let news = (first.to_string(), Some(0));
+    let told = rig.guard.listed(first, Some(facts), news, rig.now);
+    assert!(told.is_none(), "fewer endpoints");
     rig.confirm();
     assert_eq!((rig.told.len(), rig.lost()), (100, None));
-    assert!(rig.list(&[], false), "nothing is missing");
-    assert_eq!((rig.told.len(), rig.lost()), (0, None));
+    let verdict = rig.guard.complete(false, news_of, rig.now);
+    assert!(matches!(verdict, Verdict::Settled { kept, .. } if kept.is_empty()));
 }
 
 #[test]
