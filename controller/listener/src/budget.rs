@@ -22,6 +22,9 @@ const LEAST_BYTES: u32 = 16 << 10;
 /// has so much: it goes on at [`LEAST_BYTES`].
 const RESTED_BYTES: u32 = 2 * LEAST_BYTES;
 
+/// The rate that an agent may always keep, in bytes per second (docs/identity.md).
+const AGENT_RATE: u32 = 64 << 10;
+
 /// The input that a kind of peer is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowance {
@@ -37,8 +40,11 @@ pub(crate) struct Allowance {
 impl Allowance {
     /// An agent needs some hundred bytes for each change. When it reconnects, it sends a tenth of a
     /// MiB.
+    ///
+    /// The budget grows by a quarter more than [`AGENT_RATE`]. A peer that has spent it and keeps that rate so has
+    /// [`RESTED_BYTES`] again within the patience.
     pub(crate) const AGENT: Self = Self {
-        bytes_per_second: 64 << 10,
+        bytes_per_second: AGENT_RATE + AGENT_RATE / 4,
         saved_bytes: 1 << 20,
         patience: Some(Duration::from_secs(5)),
     };

@@ -41,7 +41,7 @@ impl Address {
         host.or_else(|_| text.parse().map(Self::Socket)).ok()
     }
 
-    /// Whether new connections are forwarded there.
+    /// Returns `true` if new connections are forwarded there.
     fn is_served_by(self, destination: &Destination) -> bool {
         let is_same = match self {
             Self::Host(host) => destination.address.ip() == host,
@@ -84,8 +84,8 @@ pub(super) async fn programmed(
 }
 
 impl Debug {
-    /// Whether the newest table of a node, or of any behind a relay, forwards new connections to an
-    /// address.
+    /// Returns `true` if the newest table of a node, or of any behind a relay, forwards new connections
+    /// to an address.
     fn forwards(&self, status: &NodeStatus, service: (&str, &str), address: Address) -> bool {
         let scope = match status.node.starts_with(RELAY) {
             true => Scope::AllNodes(Arc::clone(&self.cluster)),
@@ -107,6 +107,10 @@ impl Debug {
             {
                 false
             }
+            // A refused record is programmed with its revision, as an error.
+            Target::Service {
+                namespace, name, ..
+            } if refuses(status, &format!("{namespace}/{name}")) => false,
             // The records that single nodes behind a relay lack are not known here.
             Target::Service { .. } if status.node.starts_with(RELAY) => {
                 status.programmed >= Some(self.tables.head(&self.cluster))
@@ -124,26 +128,36 @@ impl Debug {
     }
 }
 
-/// Whether a node may still have a Service's records as they were: deletions are held, or a record was
-/// refused by the agent or by the kernel.
+/// Returns `true` if a node may still have a Service's records as they were: deletions are held, or a
+/// record was refused by the agent or by the kernel. A relay tells of its agents only whether all of them
+/// have their tables as they are, by its hashes.
 fn keeps_old_records(status: &NodeStatus, service: &str) -> bool {
+    let is_whole = status.records_hash.is_some() && status.own_hash.is_some();
+    status.held.is_some()
+        || (status.node.starts_with(RELAY) && !is_whole)
+        || refuses(status, service)
+}
+
+/// Returns `true` if a record of a Service may have been refused by the agent or by the kernel. A relay
+/// counts the refusals of its agents' kernels, and names no record.
+fn refuses(status: &NodeStatus, service: &str) -> bool {
     let is_affected = |problems: &[RecordProblem], total: u32| {
         let mut records = problems.iter().filter_map(|one| one.record.as_deref());
         // Not all problems are listed if there are many.
         records.any(|record| is_of_service(record, service)) || total as usize > problems.len()
     };
-    status.held.is_some()
-        || is_affected(&status.refused, status.refused_total)
+    is_affected(&status.refused, status.refused_total)
         || is_affected(&status.errors, status.errors_total)
 }
 
-/// Whether a record belongs to the Service whose records begin with a prefix.
+/// Returns `true` if a record belongs to the Service whose records begin with a prefix.
 fn is_of_service(record: &str, prefix: &str) -> bool {
     let rest = record.strip_prefix(prefix);
     rest.is_some_and(|rest| rest.starts_with(['/', ':']))
 }
 
-/// Whether none of the changes that a node lacks is of a Service, whose records begin with a prefix.
+/// Returns `true` if none of the changes that a node lacks is of a Service, whose records begin with a
+/// prefix.
 fn has_programmed_service(standing: &Standing, prefix: &str) -> bool {
     if standing.programmed.is_none() {
         return false;
@@ -204,9 +218,12 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
-    use portolan_serve::ChangedRecord;
+    use portolan_model::SetHash;
+    use portolan_serve::{ChangedRecord, Registry, ServedClusters};
+    use portolan_tablelog::{Publisher, Retention};
 
     use super::*;
+    use crate::writer::SharedTrouble;
 
     #[test]
     fn targets_are_parsed_and_bad_ones_named() {
@@ -254,6 +271,98 @@ mod tests {
         }
         destination.weight = 0;
         assert!(!of("10.0.0.1").is_served_by(&destination));
+    }
+
+    /// The status of a node that has programmed revision 9.
+    fn status(node: &str, hash: Option<SetHash>) -> NodeStatus {
+        NodeStatus {
+            cluster: String::new(),
+            node: node.to_owned(),
+            connected: true,
+            connected_at_ms: 0,
+            disconnected_at_ms: None,
+            sessions: 1,
+            peer: None,
+            agent_version: String::new(),
+            protocol_version: 1,
+            sent: Some(9),
+            received: Some(9),
+            programmed: Some(9),
+            programmed_duration_us: None,
+            lag: 0,
+            behind_ms: None,
+            held: None,
+            records_hash: hash,
+            own_hash: hash,
+            refused: Vec::new(),
+            refused_total: 0,
+            errors: Vec::new(),
+            errors_total: 0,
+        }
+    }
+
+    #[test]
+    fn a_relay_whose_agents_hold_deletions_keeps_old_records() {
+        let relay = format!("{RELAY}r");
+        for (node, hash, keeps) in [
+            (&*relay, None, true),
+            (&*relay, Some(SetHash::default()), false),
+            ("a", None, false),
+        ] {
+            let status = status(node, hash);
+            assert_eq!(keeps_old_records(&status, "ns/web"), keeps, "{node}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_a_kernel_or_an_agent_refused_is_not_programmed() {
+        let (_publisher, tables) = Publisher::new(Retention::default());
+        let debug = Debug {
+            cluster: "".into(),
+            clusters: ServedClusters::default(),
+            sources: Arc::default(),
+            states: Default::default(),
+            tables,
+            sessions: Arc::new(Registry::default()),
+            trouble: SharedTrouble::default(),
+            questions: None,
+            holds: None,
+        };
+        let has_programmed = |status: NodeStatus| {
+            let target = Target::parse("service=ns/web").unwrap();
+            debug.has_programmed(&status, &target)
+        };
+        let at_head = |node: &str| NodeStatus {
+            programmed: Some(0),
+            ..status(node, Some(SetHash::default()))
+        };
+        let problem = |record: &str| RecordProblem {
+            record: Some(record.to_owned()),
+            message: "refused".to_owned(),
+        };
+        assert!(has_programmed(at_head("a")));
+        for (record, programmed) in [("ns/web:http/TCP", false), ("ns/web-2/TCP", true)] {
+            let by_kernel = NodeStatus {
+                errors: vec![problem(record)],
+                errors_total: 1,
+                ..at_head("a")
+            };
+            assert_eq!(has_programmed(by_kernel), programmed, "{record}");
+            let by_agent = NodeStatus {
+                refused: vec![problem(record)],
+                refused_total: 1,
+                ..at_head("a")
+            };
+            assert_eq!(has_programmed(by_agent), programmed, "{record}");
+        }
+        // A relay names no records.
+        let relay = format!("{RELAY}r");
+        assert!(has_programmed(at_head(&relay)));
+        let of_relay = NodeStatus {
+            errors_total: 1,
+            ..at_head(&relay)
+        };
+        assert!(!has_programmed(of_relay));
     }
 
     #[test]

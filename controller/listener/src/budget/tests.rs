@@ -62,6 +62,39 @@ async fn a_peer_that_keeps_its_rate_is_never_cut_off() {
     }
 }
 
+/// Says so many bytes each second for `time`, however fast they are read.
+async fn say_for(budget: &mut Budget, bytes_per_second: u32, time: Duration) -> io::Result<()> {
+    const READ: u32 = 2 << 10;
+    let start = Instant::now();
+    let mut read = 0.0;
+    while start.elapsed() < time {
+        poll_fn(|context| budget.poll(context)).await?;
+        let said = start.elapsed().as_secs_f64() * f64::from(bytes_per_second);
+        if said - read < f64::from(READ) {
+            sleep(Duration::from_millis(5)).await;
+            continue;
+        }
+        budget.spend(READ);
+        read += f64::from(READ);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_with_the_documented_rate_is_never_cut_off_and_one_above_the_limit_is() {
+    for rate in [58 << 10, 60 << 10, AGENT_RATE] {
+        let mut budget = Budget::default();
+        budget.spend(AGENT.saved_bytes);
+        let said = say_for(&mut budget, rate, Duration::from_secs(120)).await;
+        assert!(said.is_ok(), "{rate} bytes a second");
+    }
+    let mut budget = Budget::default();
+    budget.spend(AGENT.saved_bytes);
+    let rate = AGENT.bytes_per_second;
+    let said = say_for(&mut budget, rate, Duration::from_secs(120)).await;
+    assert_eq!(said.unwrap_err().kind(), io::ErrorKind::TimedOut);
+}
+
 #[tokio::test(start_paused = true)]
 async fn small_reads_cost_too() {
     let mut budget = Budget::default();

@@ -132,8 +132,12 @@ impl AgentEntry {
         }
         let programmed = self.programmed.as_ref();
         let programmed = programmed.filter(|programmed| programmed.revision >= revision)?;
+        // The hashes are those of the table as it was sent, with the records that the agent refused.
+        let is_whole = self.refused_total == 0;
         Some(AllProgrammed {
-            has_hashes: programmed.records_hash.is_some() && programmed.own_hash.is_some(),
+            has_hashes: is_whole
+                && programmed.records_hash.is_some()
+                && programmed.own_hash.is_some(),
             errors_total: programmed.errors_total,
         })
     }

@@ -7,8 +7,8 @@ use super::Registry;
 /// What all connected agents and relays of a cluster state of the tables in their kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllProgrammed {
-    /// Whether each of them stated the hashes of its table. There are none while it holds deletions
-    /// back.
+    /// Whether each of them stated the hashes of its table, and refused no record of it. There are no
+    /// hashes while it holds deletions back.
     pub has_hashes: bool,
     /// Number of refusals of all kernels.
     pub errors_total: u32,

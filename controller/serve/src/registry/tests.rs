@@ -68,6 +68,26 @@ fn a_nodes_progress_can_be_seen() {
 }
 
 #[test]
+fn an_agent_that_refused_a_record_lacks_a_part_of_its_table() {
+    let registry = Arc::new(Registry::default());
+    let session = connect(&registry, "a");
+    session.sent(5);
+    let refusing = |refused_total| v1::Received {
+        refused_total,
+        ..received(5)
+    };
+    assert!(session.received(refusing(1)));
+    assert!(session.programmed(v1::Programmed {
+        own_hash: vec![1; 16],
+        ..programmed(5)
+    }));
+    let is_whole = || registry.all_programmed("", 5).unwrap().has_hashes;
+    assert!(!is_whole());
+    assert!(session.received(refusing(0)));
+    assert!(is_whole());
+}
+
+#[test]
 fn acknowledgements_of_revisions_that_were_not_sent_are_refused() {
     let registry = Arc::new(Registry::default());
     let session = connect(&registry, "a");

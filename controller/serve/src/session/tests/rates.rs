@@ -108,7 +108,7 @@ async fn an_agent_that_never_stops_talking_is_cut_off_and_delays_nobody() {
     });
     println!("figure agent_messages {said} in {:?}", start.elapsed());
     talked.expect("cut off");
-    // A burst of one megabyte, then 64 KiB a second.
+    // A burst of one megabyte, then 80 KiB a second.
     assert!(said < 20_000, "{said}");
     let nodes = server.registry.snapshot();
     assert!(
