@@ -8,20 +8,25 @@ mod noted;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
 use portolan_dns::replica::{ClusterFeeds, NamesService};
 use portolan_dns::skydns::Layout;
-use portolan_dns::{Bound, Metrics, Server, SharedZone, Zone, ZoneConfig};
+use portolan_dns::{Bound, Metrics, Server, SharedZone, Zone, ZoneConfig, encode_lags};
 use portolan_runtime::Vital;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::args::DnsArgs;
-use super::{ask, drained, etcd, now_as_serial, write_files};
+use super::{RETRY, ask, drained, etcd, now_as_serial, write_files};
 use crate::args::{Args, Source};
 pub(crate) use noted::ClusterNames;
 use noted::Noted;
@@ -43,8 +48,27 @@ impl Zones {
         self.lock().get(cluster).cloned()
     }
 
+    /// The largest lag of each way of exports. Nothing is exported of a zone that is not synced.
+    fn lags(&self) -> BTreeMap<&'static str, Duration> {
+        let zones: Vec<_> = self.lock().values().cloned().collect();
+        let synced = zones.iter().filter(|zone| zone.read().is_synced());
+        let mut largest = BTreeMap::new();
+        for (way, lag) in synced.flat_map(|zone| zone.lags()) {
+            let known: &mut Duration = largest.entry(way).or_default();
+            *known = lag.max(*known);
+        }
+        largest
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Arc<SharedZone>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far the exports of all zones are behind.
+impl Collector for Zones {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encode_lags(encoder, self.lags())
     }
 }
 
@@ -67,6 +91,7 @@ impl ClusterSetDns {
         let mut follower = Follower::new(dns, vital)?;
         let (zones, feeds) = (follower.zones.clone(), follower.feeds.clone());
         let metrics = Metrics::register(registry);
+        registry.register_collector(Box::new(zones.clone()));
         let mut bound = Vec::new();
         for (cluster, address) in dns.clusterset_listeners() {
             // Answers are SERVFAIL until the cluster is known.
@@ -113,7 +138,7 @@ impl ClusterSetDns {
 /// Where the names of each cluster are written to.
 #[derive(Debug, Clone)]
 struct Exports {
-    files: Option<(PathBuf, std::time::Duration)>,
+    files: Option<(PathBuf, Duration)>,
     etcd: Option<etcd::Export>,
 }
 
@@ -139,7 +164,14 @@ struct Follower {
     /// Ends the tasks of a cluster when it is dropped.
     running: BTreeMap<Arc<str>, DropGuard>,
     tasks: JoinSet<()>,
+    /// What could not be applied, because a zone could not begin. The writer notes nothing twice.
+    unapplied: BTreeMap<Arc<str>, Noted>,
+    /// When to try it again.
+    retry_at: Option<Instant>,
 }
+
+/// A task of a cluster.
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Follower {
     fn new(dns: &DnsArgs, vital: &Vital) -> anyhow::Result<Self> {
@@ -152,6 +184,8 @@ impl Follower {
             listeners: BTreeMap::new(),
             running: BTreeMap::new(),
             tasks: JoinSet::new(),
+            unapplied: BTreeMap::new(),
+            retry_at: None,
         })
     }
 
@@ -165,7 +199,11 @@ impl Follower {
 
     async fn run(mut self, names: ClusterNames) {
         loop {
-            for (cluster, noted) in names.next().await {
+            let noted = tokio::select! {
+                noted = names.next() => noted,
+                () = at(self.retry_at) => self.take_unapplied(),
+            };
+            for (cluster, noted) in noted {
                 if let Err(error) = self.apply(&cluster, noted) {
                     tracing::error!(%cluster, error = %format!("{error:#}"), "no names of its imports");
                 }
@@ -178,20 +216,36 @@ impl Follower {
         }
     }
 
+    /// What could not be applied, to be tried again.
+    fn take_unapplied(&mut self) -> BTreeMap<Arc<str>, Noted> {
+        self.retry_at = None;
+        std::mem::take(&mut self.unapplied)
+    }
+
     fn apply(&mut self, cluster: &Arc<str>, noted: Noted) -> anyhow::Result<()> {
+        let noted = match self.unapplied.remove(cluster) {
+            Some(before) => before.then(noted),
+            None => noted,
+        };
         if noted.has_left {
             // Files, keys and the answers of listeners stay, as the tables of agents do.
             self.running.remove(cluster);
             self.feeds.remove(cluster);
             self.zones.lock().remove(cluster);
         }
-        let changes = noted.into_changes();
-        if changes.is_empty() {
+        if noted.is_empty() {
             return Ok(());
         }
-        let zone = self.zone(cluster)?;
+        let zone = match self.zone(cluster) {
+            Ok(zone) => zone,
+            Err(error) => {
+                self.unapplied.insert(Arc::clone(cluster), noted);
+                self.retry_at.get_or_insert(Instant::now() + RETRY);
+                return Err(error);
+            }
+        };
         let was_synced = zone.read().is_synced();
-        for problem in zone.apply(changes).problems {
+        for problem in zone.apply(noted.into_changes()).problems {
             tracing::warn!(%cluster, "{problem}");
         }
         let now = zone.read();
@@ -210,29 +264,30 @@ impl Follower {
             return Ok(zone);
         }
         let zone = self.begin(cluster)?;
+        // What can fail comes first: nobody is served a zone that could not begin.
+        let mut tasks: Vec<Task> = Vec::new();
+        if let Some((directory, interval)) = &self.exports.files {
+            let directory = directory.join(&**cluster);
+            let files = write_files(&directory, *interval, &zone, self.serial)?;
+            tasks.push(Box::pin(files));
+        }
+        if let Some(etcd) = &self.exports.etcd {
+            let layout = Layout::new(&format!("{}-{cluster}", etcd.prefix))?;
+            tasks.push(Box::pin(etcd.clone().run(layout, Arc::clone(&zone))));
+        }
         self.zones
             .lock()
             .insert(Arc::clone(cluster), Arc::clone(&zone));
+        let feed = self.feeds.insert(Arc::clone(cluster), Arc::clone(&zone));
+        tasks.push(Box::pin(feed));
         let stop = CancellationToken::new();
-        let running = stop.clone().drop_guard();
-        let mut start = |task: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
+        for task in tasks {
             let stop = stop.clone();
             self.tasks.spawn(async move {
                 let _ = stop.run_until_cancelled(task).await;
             });
-        };
-        let feed = self.feeds.insert(Arc::clone(cluster), Arc::clone(&zone));
-        start(Box::pin(feed));
-        if let Some((directory, interval)) = &self.exports.files {
-            let directory = directory.join(&**cluster);
-            let files = write_files(&directory, *interval, &zone, self.serial)?;
-            start(Box::pin(files));
         }
-        if let Some(etcd) = &self.exports.etcd {
-            let layout = Layout::new(&format!("{}-{cluster}", etcd.prefix))?;
-            start(Box::pin(etcd.clone().run(layout, Arc::clone(&zone))));
-        }
-        self.running.insert(Arc::clone(cluster), running);
+        self.running.insert(Arc::clone(cluster), stop.drop_guard());
         Ok(zone)
     }
 
@@ -247,6 +302,14 @@ impl Follower {
     }
 }
 
+/// Waits until a time; for ever without one.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -256,6 +319,10 @@ mod tests {
     use crate::args::Cli;
 
     fn follower() -> Follower {
+        follower_with(&[])
+    }
+
+    fn follower_with(more: &[&str]) -> Follower {
         let flags = [
             "portolan-controller",
             "--source",
@@ -265,6 +332,7 @@ mod tests {
             "--policy-file",
             "/policy",
         ];
+        let flags = flags.iter().chain(more).copied();
         let args = Cli::try_parse_from(flags).unwrap().run;
         let (vital, _failures) = Vital::new(CancellationToken::new());
         Follower::new(&args.dns, &vital).unwrap()
@@ -300,6 +368,55 @@ mod tests {
     fn imports(zone: &SharedZone) -> Vec<String> {
         let keys = zone.read().services();
         keys.into_iter().map(|key| key.name).collect()
+    }
+
+    #[tokio::test]
+    async fn names_of_a_zone_that_could_not_begin_are_not_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("zones");
+        // A file is in the way of the directory.
+        std::fs::write(&place, "").unwrap();
+        let mut follower = follower_with(&["--dns-zone-dir", place.to_str().unwrap()]);
+        let eu: Arc<str> = "eu-1".into();
+        for import in ["a", "b"] {
+            for (cluster, noted) in complete(&eu, import).next().await {
+                assert!(follower.apply(&cluster, noted).is_err());
+            }
+            assert!(follower.zones.get(&eu).is_none() && follower.retry_at.is_some());
+        }
+        std::fs::remove_file(&place).unwrap();
+        for (cluster, noted) in follower.take_unapplied() {
+            follower.apply(&cluster, noted).unwrap();
+        }
+        let zone = follower.zones.get(&eu).unwrap();
+        assert_eq!(imports(&zone), ["a", "b"]);
+        assert!(zone.read().is_synced());
+        assert!(follower.unapplied.is_empty() && follower.retry_at.is_none());
+    }
+
+    #[tokio::test]
+    async fn the_lag_of_a_way_is_that_of_the_zone_that_is_most_behind() {
+        let follower = follower();
+        let mut subscriptions = Vec::new();
+        for cluster in ["eu-1", "late-1", "us-1"] {
+            let zone = follower.begin(cluster).unwrap();
+            let mut subscription = zone.subscribe("etcd");
+            match cluster {
+                "eu-1" => drop(zone.apply([NamesChange::Synced])),
+                "us-1" => {
+                    zone.apply([NamesChange::Synced]);
+                    subscription.changed().await;
+                    subscription.done();
+                }
+                // What is not known yet is not exported.
+                _ => subscriptions.push(zone.subscribe("zone_file")),
+            }
+            subscriptions.push(subscription);
+            follower.zones.lock().insert(cluster.into(), zone);
+        }
+        let lags = follower.zones.lags();
+        assert_eq!(lags.len(), 1, "{lags:?}");
+        assert!(lags["etcd"] > Duration::ZERO, "{lags:?}");
     }
 
     #[tokio::test]

@@ -81,10 +81,11 @@ impl PlanHold {
         if self.since.is_none() {
             return changes;
         }
-        let passed = self.split(changes, PlanChanges::default());
+        let mut passed = self.split(changes, PlanChanges::default());
         self.measure(TableSize::default());
         if self.told.is_empty() {
-            self.since = None;
+            // The next hold is measured anew.
+            passed.extend(self.release());
         }
         passed
     }

@@ -130,8 +130,12 @@ impl Federated {
                     self.fleet.remove(&id);
                 }
             }
-            let clusters = &self.objects.clusters;
+            let (clusters, before) = (&self.objects.clusters, self.drains.len());
             self.drains.retain(|name, _| clusters.contains_key(&**name));
+            if self.drains.len() != before {
+                // Otherwise a restart drains a later Cluster of this name.
+                self.saver.drains(&self.drains);
+            }
         }
         let resumed = std::mem::take(&mut self.resumed);
         if !resumed.is_empty() {
@@ -436,3 +440,6 @@ fn now() -> Moment {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Moment(since.unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 //! Tells DNS the imports of each cluster, as flushes change them.
 
+use std::sync::Arc;
+
 use portolan_catalog::ObjectKey;
 use portolan_dns::{Endpoint, Kind, NamesChange, Port, Service, ServiceKey, Slice, SliceKey};
 use portolan_federate::merge::ImportKind;
@@ -16,19 +18,7 @@ impl Writer {
         let Some(names) = self.federated.names() else {
             return;
         };
-        if pipeline.take_namespaces_changed() {
-            // Of those that have not synced too: a flush for another cluster has taken the change.
-            for cluster in self.federated.cluster_names() {
-                let namespaces = pipeline.catalog().namespaces(&cluster);
-                let namespaces = namespaces.into_iter().flatten();
-                names.namespaces(&cluster, namespaces.map(|name| name.to_string()).collect());
-            }
-        }
-        for key in pipeline.take_renamed() {
-            if let Some(change) = change(&key, pipeline.named(&key)) {
-                names.import(&key.cluster, change);
-            }
-        }
+        tell(&names, &self.federated.cluster_names(), pipeline);
         self.complete_names(&names);
     }
 
@@ -39,6 +29,27 @@ impl Writer {
         if self.federated.awaited(&known.synced).ids.is_empty() {
             let complete = known.synced.difference(&known.waiting);
             complete.for_each(|cluster| names.complete(cluster));
+        }
+    }
+}
+
+/// Tells the names of members, which are sorted, that flushes have changed since the last call.
+fn tell(names: &ClusterNames, members: &[Arc<str>], pipeline: &mut Pipeline) {
+    if pipeline.take_namespaces_changed() {
+        // Of those that have not synced too: a flush for another cluster has taken the change.
+        for cluster in members {
+            let namespaces = pipeline.catalog().namespaces(cluster);
+            let namespaces = namespaces.into_iter().flatten();
+            names.namespaces(cluster, namespaces.map(|name| name.to_string()).collect());
+        }
+    }
+    for key in pipeline.take_renamed() {
+        // A cluster that leaves has no imports any more, but keeps their names. If it comes back, all are renamed.
+        if members.binary_search(&key.cluster).is_err() {
+            continue;
+        }
+        if let Some(change) = change(&key, pipeline.named(&key)) {
+            names.import(&key.cluster, change);
         }
     }
 }
@@ -103,5 +114,149 @@ fn slice(service: &ServiceKey, cluster: &str, endpoint: &NamedEndpoint) -> Slice
             zone: None,
         }],
         ports: ports.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use portolan_catalog::{
+        ExportPort, Object, ObjectChange, ServiceExport, ServiceFacts, ServiceType,
+    };
+    use portolan_model::{Family, Protocol};
+    use portolan_policy::{File, read};
+    use portolan_select::ClusterState;
+
+    use super::super::Federated;
+    use super::super::resent::Resent;
+    use super::*;
+
+    const EU: (&str, u8) = ("eu-1", 1);
+    const US: (&str, u8) = ("us-1", 2);
+
+    fn document((name, number): &(&str, u8)) -> String {
+        format!(
+            "apiVersion: portolan.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\n\
+             spec:\n  access: {{files: [x]}}\n  network:\n    podCIDRs: [10.{number}.0.0/16]\n    \
+             clusterSetIPs: [10.11{number}.0.0/16]\n---\n"
+        )
+    }
+
+    fn key(cluster: &str, namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey {
+            cluster: cluster.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// `shop/web`, which us-1 exports.
+    fn export() -> Object {
+        let facts = ServiceFacts {
+            kind: ServiceType::ClusterIp,
+            labels: BTreeMap::new(),
+            ports: vec![ExportPort {
+                name: "http".into(),
+                protocol: Protocol::Tcp,
+                port: 80,
+                app_protocol: None,
+            }],
+            families: vec![Family::V4],
+            affinity_seconds: None,
+            internal_local: false,
+            traffic_distribution: None,
+        };
+        Object::ServiceExport(ServiceExport {
+            requested: true,
+            service: Some(Arc::new(facts)),
+            ..ServiceExport::new(key("us-1", "shop", "web"))
+        })
+    }
+
+    /// What the writer does with policies and clusters, as far as names depend on it.
+    #[derive(Default)]
+    struct Rig {
+        federated: Federated,
+        pipeline: Pipeline,
+        names: ClusterNames,
+    }
+
+    impl Rig {
+        fn take_policies(&mut self, clusters: &[(&str, u8)]) {
+            let text: String = clusters.iter().map(document).collect();
+            let reading = read(&[File {
+                name: "p.yaml",
+                text: &text,
+            }]);
+            assert_eq!(reading.problems, []);
+            let pipeline = &mut self.pipeline;
+            self.federated
+                .take_policies(pipeline, reading.objects, true);
+        }
+
+        fn put(&mut self, object: Object) {
+            self.pipeline.apply(ObjectChange::Put {
+                object,
+                problems: Vec::new(),
+            });
+        }
+
+        fn leave(&mut self, cluster: &str) {
+            let cluster: Arc<str> = cluster.into();
+            self.names.left(&cluster);
+            let retained = Resent::default().retained(&cluster);
+            retained.for_each(|change| self.pipeline.apply(change));
+        }
+
+        /// Flushes, and returns what is told: whether a cluster left, and its changes since.
+        fn flush(&mut self, synced: &[&str]) -> BTreeMap<Arc<str>, (bool, Vec<NamesChange>)> {
+            let synced: BTreeSet<Arc<str>> = synced.iter().map(|name| Arc::from(*name)).collect();
+            let state = |name: &Arc<str>| (Arc::clone(name), ClusterState::default());
+            let states = synced.iter().map(state).collect();
+            self.pipeline.set_states(states);
+            self.federated.allocate(&mut self.pipeline, &synced);
+            self.pipeline.flush();
+            let members = self.federated.cluster_names();
+            tell(&self.names, &members, &mut self.pipeline);
+            self.names.take()
+        }
+    }
+
+    fn has_import((_, changes): &(bool, Vec<NamesChange>)) -> bool {
+        changes.iter().any(|change| {
+            matches!(change, NamesChange::Whole { key, service, .. }
+                if key.name == "web" && service.is_some())
+        })
+    }
+
+    #[test]
+    fn a_cluster_that_leaves_keeps_the_names_of_its_imports() {
+        for flushes_between in [false, true] {
+            let mut rig = Rig::default();
+            rig.pipeline.follow_names();
+            rig.take_policies(&[EU, US]);
+            for cluster in ["eu-1", "us-1"] {
+                rig.put(Object::Namespace(key(cluster, "", "shop")));
+            }
+            rig.put(export());
+            let told = rig.flush(&["eu-1", "us-1"]);
+            assert!(has_import(&told["eu-1"]), "{told:?}");
+
+            rig.take_policies(&[US]);
+            if flushes_between {
+                let told = rig.flush(&["eu-1", "us-1"]);
+                assert!(!told.contains_key("eu-1"), "{told:?}");
+            }
+            rig.leave("eu-1");
+            let told = rig.flush(&["us-1"]);
+            assert_eq!(told.get("eu-1"), Some(&(true, Vec::new())));
+
+            // It comes back with all of them.
+            rig.take_policies(&[EU, US]);
+            rig.put(Object::Namespace(key("eu-1", "", "shop")));
+            let told = rig.flush(&["eu-1", "us-1"]);
+            assert!(has_import(&told["eu-1"]), "{told:?}");
+        }
     }
 }

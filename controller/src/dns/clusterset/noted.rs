@@ -32,6 +32,22 @@ pub(super) struct Noted {
 }
 
 impl Noted {
+    /// Whether no zone has anything to do.
+    pub(super) fn is_empty(&self) -> bool {
+        self.namespaces.is_none() && self.imports.is_empty() && !self.is_complete
+    }
+
+    /// This and what was noted after it.
+    pub(super) fn then(mut self, later: Self) -> Self {
+        if later.has_left {
+            return later;
+        }
+        self.namespaces = later.namespaces.or(self.namespaces);
+        self.imports.extend(later.imports);
+        self.is_complete |= later.is_complete;
+        self
+    }
+
     /// All changes in order: that everything is known comes last.
     pub(super) fn into_changes(self) -> Vec<NamesChange> {
         let namespaces = self.namespaces.iter().flatten();
@@ -91,6 +107,14 @@ impl ClusterNames {
         }
     }
 
+    /// Everything that was noted since the last call: whether the cluster left, and the changes since.
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> BTreeMap<Arc<str>, (bool, Vec<NamesChange>)> {
+        let noted = std::mem::take(&mut *lock(&self.0.noted)).into_iter();
+        let told = |noted: Noted| (noted.has_left, noted.into_changes());
+        noted.map(|(cluster, of)| (cluster, told(of))).collect()
+    }
+
     fn note(&self, cluster: &Arc<str>, change: impl FnOnce(&mut Noted)) {
         change(lock(&self.0.noted).entry(Arc::clone(cluster)).or_default());
         self.0.filled.notify_one();
@@ -136,6 +160,38 @@ mod tests {
         names.import(&eu, gone("a"));
         let mut all = names.next().await;
         assert_eq!(all.remove(&eu).unwrap().into_changes(), [gone("a")]);
+    }
+
+    fn noted(namespace: &str, imports: &[&str], is_complete: bool) -> Noted {
+        let imports = imports.iter().copied();
+        Noted {
+            has_left: false,
+            namespaces: Some([namespace.to_owned()].into()),
+            imports: imports
+                .map(|name| (ServiceKey::new("ns", name), gone(name)))
+                .collect(),
+            is_complete,
+        }
+    }
+
+    #[test]
+    fn what_was_noted_later_takes_the_place_of_the_same_before() {
+        let both = noted("old", &["a"], true).then(noted("ns", &["b"], false));
+        assert!(!both.is_empty());
+        let expected = [
+            NamesChange::Namespace("ns".to_owned()),
+            NamesChange::Listed(Listing::Namespaces(["ns".to_owned()].into())),
+            gone("a"),
+            gone("b"),
+            NamesChange::Synced,
+        ];
+        assert_eq!(both.into_changes(), expected);
+        let left = Noted {
+            has_left: true,
+            ..Noted::default()
+        };
+        let after = noted("ns", &["a"], true).then(left);
+        assert!(after.has_left && after.is_empty());
     }
 
     #[tokio::test]

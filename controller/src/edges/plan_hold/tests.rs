@@ -205,6 +205,21 @@ fn what_returns_is_held_no_longer() {
 }
 
 #[test]
+fn a_hold_is_not_measured_by_one_before_it() {
+    let now = Instant::now();
+    let mut hold = PlanHold::new(GuardConfig::default());
+    let passed = hold.replace(gone(&plans(250)), plans(250), size(1000), now);
+    assert!(passed.is_empty(), "{passed:?}");
+    assert_eq!(hold.follow(plans(250)), plans(250));
+    assert_eq!(hold.held(), None);
+    // By now there are fewer.
+    let passed = hold.replace(gone(&plans(60)), plans(100), size(100), now);
+    assert!(passed.is_empty(), "{passed:?}");
+    let held = hold.held().unwrap();
+    assert_eq!((held.lost.objects, held.of.objects), (60, 100));
+}
+
+#[test]
 fn an_import_whose_address_another_one_has_is_let_go() {
     let mut hold = holding(Instant::now());
     let mut change = PlanChanges::default();
