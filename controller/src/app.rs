@@ -29,10 +29,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Args, Source};
-use crate::clusters::{ClusterSources, ClusterStates, ClustersArgs};
+use crate::clusters::{ClusterSources, ClusterStates};
 use crate::debug::Debug;
 use crate::dns::AnyDns;
-use crate::edges::{EdgeArgs, EdgeSeats, federation};
+use crate::edges::{EdgeSeats, federation};
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector};
 use crate::publishing::Publishing;
@@ -46,12 +46,11 @@ const SERVERS_GRACE: Duration = Duration::from_secs(12);
 /// Time that all other tasks have to end after that.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, with flags that were checked before.
 ///
 /// # Errors
-/// If a flag cannot be used, a port cannot be bound, or the source cannot be opened.
+/// If a file cannot be used, a port cannot be bound, or the source cannot be opened.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    validate(&args)?;
     let result = serve(args).await;
     stop_spans().await;
     result
@@ -209,18 +208,6 @@ fn start_spans(args: &Args, vital: &Vital) -> anyhow::Result<()> {
         vital.spawn("credentials for the collector", follow);
     }
     Ok(())
-}
-
-/// Checks of flags that clap cannot make.
-fn validate(args: &Args) -> anyhow::Result<()> {
-    args.validate_identity()?;
-    args.review.validate(args.source)?;
-    ClustersArgs::validate(args)?;
-    EdgeArgs::validate(args)?;
-    match args.source {
-        Source::Controller => args.upstream.validate(),
-        _ => Ok(()),
-    }
 }
 
 /// The listeners, bound before anything else starts.

@@ -259,7 +259,7 @@ impl Args {
         (!period.is_zero()).then_some(period)
     }
 
-    /// Whether agents of nodes without a Node object are refused.
+    /// Returns `true` if agents of nodes without a Node object are refused.
     pub(crate) fn refuses_unknown_nodes(&self) -> bool {
         let allowed = self.allow_unknown_nodes;
         !allowed.unwrap_or(matches!(
@@ -288,6 +288,10 @@ impl Args {
                 "{flag} needs --source kubernetes"
             );
         }
+        ensure!(
+            self.source == Source::Kubernetes || !self.identity.lacks_keys(),
+            "--token-issuer without --source kubernetes needs --token-jwks-file"
+        );
         Ok(())
     }
 

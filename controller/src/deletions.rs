@@ -107,12 +107,13 @@ pub(crate) struct HoldCollector(pub(crate) Arc<HeldDeletions>);
 
 impl Collector for HoldCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        const KINDS: [Kind; 7] = [
+        const KINDS: [Kind; 8] = [
             Kind::Service,
             Kind::EndpointSlice,
             Kind::Node,
             Kind::Namespace,
             Kind::LoadBalancer,
+            Kind::Director,
             Kind::ServiceImport,
             Kind::ServiceExport,
         ];
@@ -146,6 +147,8 @@ impl Collector for HoldCollector {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use portolan_source::HoldReport;
+    use prometheus_client::registry::Registry;
 
     use super::*;
 
@@ -166,6 +169,63 @@ mod tests {
         assert_eq!(of("60s", Some(Duration::from_secs(50))), Some(100));
         assert_eq!(of("0s", None), None);
         assert_eq!(of("0s", Some(Duration::from_secs(50))), None);
+    }
+
+    /// Whether a source, or the plans of a centre, guard deletions of a kind.
+    fn is_guarded(kind: Kind) -> bool {
+        // All kinds by name: a new one must be handled here, and below.
+        match kind {
+            Kind::Pod | Kind::ClusterProperty => false,
+            Kind::Service
+            | Kind::EndpointSlice
+            | Kind::Node
+            | Kind::Namespace
+            | Kind::ServiceExport
+            | Kind::ServiceImport
+            | Kind::LoadBalancer
+            | Kind::Director => true,
+        }
+    }
+
+    #[test]
+    fn held_deletions_of_every_guarded_kind_have_metrics() {
+        let all = [
+            Kind::Service,
+            Kind::EndpointSlice,
+            Kind::Node,
+            Kind::Pod,
+            Kind::Namespace,
+            Kind::ServiceExport,
+            Kind::ServiceImport,
+            Kind::ClusterProperty,
+            Kind::LoadBalancer,
+            Kind::Director,
+        ];
+        let holds = Arc::<HeldDeletions>::default();
+        let lost = Size {
+            objects: 3,
+            ready: 0,
+        };
+        let reports = all.map(|kind| {
+            let report = HoldReport::new((Arc::default(), kind), Arc::clone(&holds));
+            report.report(Some(HeldLoss {
+                lost,
+                of: lost,
+                until: None,
+            }));
+            report
+        });
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for kind in all {
+            let held = format!("source_deletions_held{{kind=\"{kind}\"}} 3\n");
+            assert_eq!(text.contains(&held), is_guarded(kind), "{kind}: {text}");
+            let begun = format!("source_holds_total{{kind=\"{kind}\"}} 1\n");
+            assert_eq!(text.contains(&begun), is_guarded(kind), "{kind}: {text}");
+        }
+        drop(reports);
     }
 
     #[test]

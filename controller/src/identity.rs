@@ -167,6 +167,11 @@ impl IdentityArgs {
         ]
     }
 
+    /// Returns `true` if the keys of the token issuer are those of the API server.
+    pub(crate) fn lacks_keys(&self) -> bool {
+        self.token_issuer.is_some() && self.token_jwks_file.is_none()
+    }
+
     /// Returns true if clients may show tokens.
     fn takes_tokens(&self) -> bool {
         self.token_issuer.is_some() || self.cluster_tokens

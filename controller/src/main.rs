@@ -39,7 +39,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-/// Exit code of a configuration that cannot be used, as of flags that cannot be parsed.
+/// Exit code of flags that cannot be used, as of those that cannot be parsed, and of `--check-config` with a problem.
 const USAGE: u8 = 2;
 
 /// With the system's allocator, the memory of threads other than the first grows page by page: two to
@@ -69,7 +69,15 @@ async fn serve() -> ExitCode {
         Some(args::Command::Certs(args)) => certs::run(&args),
         Some(args::Command::Docs(docs)) => docs.run(args::Cli::command()).map_err(Into::into),
         None if cli.run.check_config => return check_config(&cli.run).await,
-        None => app::run(cli.run).await,
+        None => {
+            let problems = check_config::flags(&cli.run);
+            if !problems.is_empty() {
+                let problems = problems.iter();
+                problems.for_each(|problem| tracing::error!("{problem}"));
+                return ExitCode::from(USAGE);
+            }
+            app::run(cli.run).await
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

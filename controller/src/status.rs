@@ -23,7 +23,7 @@ use futures_util::{Stream, StreamExt as _};
 use portolan_runtime::{BUILD, Pages, Readiness, Vital};
 use portolan_status::{
     Asked, Clusters, Frame, ListQuery, Nodes, PREFIX, Services, State as NodeState, Tab, asset,
-    hint, select_nodes, select_problems,
+    digest_text, hint, select_nodes, select_problems,
 };
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -118,13 +118,15 @@ impl StatusPages {
         self.ages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The frame of a page about a cluster, or about all.
+    /// The frame of a page about a cluster, or about all. It is made before the page: a change while the page is made
+    /// is one that the digest lacks.
     fn frame(&self, cluster: &str) -> Frame {
         let pending = self.readiness.pending();
         Frame {
             version: BUILD.version.to_owned(),
             cluster: (!cluster.is_empty()).then(|| cluster.to_owned()),
             unready: pending.into_iter().map(str::to_owned).collect(),
+            digest: overview::digest(&self.debug),
         }
     }
 
@@ -150,39 +152,39 @@ impl StatusPages {
 type Found = Result<Answered, Answered>;
 
 async fn overview(State(pages): State<StatusPages>) -> Answered {
-    let overview = pages.overview();
-    Answered(StatusCode::OK, overview.page(&pages.frame("")))
+    let frame = pages.frame("");
+    Answered(StatusCode::OK, pages.overview().page(&frame))
 }
 
 async fn clusters(State(pages): State<StatusPages>) -> Answered {
+    let frame = pages.frame("");
     let agents = pages.debug.sessions.snapshot();
     let rows = overview::clusters(&pages.debug, &agents);
-    Answered(StatusCode::OK, Clusters { rows }.page(&pages.frame("")))
+    Answered(StatusCode::OK, Clusters { rows }.page(&frame))
 }
 
 async fn nodes(State(pages): State<StatusPages>, RawQuery(query): RawQuery) -> Found {
     let query = query.unwrap_or_default();
     let query = ListQuery::parse(&query, &Nodes::COLUMNS, &NodeState::NAMES);
     let query = query.map_err(|error| pages.failed(Tab::Nodes, &error.into()))?;
+    let frame = pages.frame("");
     let agents = pages.debug.sessions.snapshot();
     let nodes = select_nodes(agents.iter().map(overview::node_row).collect(), query);
-    Ok(Answered(StatusCode::OK, nodes.page(&pages.frame(""))))
+    Ok(Answered(StatusCode::OK, nodes.page(&frame)))
 }
 
 async fn node(State(pages): State<StatusPages>, RawQuery(query): RawQuery) -> Found {
     let failed = |failure| pages.failed(Tab::Nodes, &failure);
     let [cluster, name] = answer::parameters(&query.unwrap_or_default(), ["cluster", "name"]);
     let debug = pages.scoped(&cluster).map_err(failed)?;
+    let frame = pages.frame(&debug.cluster);
     let agent = debug.agent(&debug.key(&name));
     let agent = agent.ok_or_else(|| {
         let message = format!("node {name}: its agent has not connected");
         failed(Failure::not_found(message))
     })?;
     let details = overview::node_details(&debug, &agent);
-    Ok(Answered(
-        StatusCode::OK,
-        details.page(&pages.frame(&debug.cluster)),
-    ))
+    Ok(Answered(StatusCode::OK, details.page(&frame)))
 }
 
 async fn services(State(pages): State<StatusPages>, RawQuery(query): RawQuery) -> Found {
@@ -191,11 +193,9 @@ async fn services(State(pages): State<StatusPages>, RawQuery(query): RawQuery) -
     let query = ListQuery::parse(&query, &Services::COLUMNS, &[]);
     let query = query.map_err(|error| failed(error.into()))?;
     let debug = pages.scoped(&query.cluster).map_err(failed)?;
+    let frame = pages.frame(&debug.cluster);
     let services = services::list(&debug, query);
-    Ok(Answered(
-        StatusCode::OK,
-        services.page(&pages.frame(&debug.cluster)),
-    ))
+    Ok(Answered(StatusCode::OK, services.page(&frame)))
 }
 
 async fn service(State(pages): State<StatusPages>, RawQuery(query): RawQuery) -> Found {
@@ -203,11 +203,9 @@ async fn service(State(pages): State<StatusPages>, RawQuery(query): RawQuery) ->
     let names = ["cluster", "namespace", "name", "node"];
     let [cluster, namespace, name, node] = answer::parameters(&query.unwrap_or_default(), names);
     let debug = pages.scoped(&cluster).map_err(failed)?;
+    let frame = pages.frame(&debug.cluster);
     let details = services::details(&debug, &namespace, &name, &node).map_err(failed)?;
-    Ok(Answered(
-        StatusCode::OK,
-        details.page(&pages.frame(&debug.cluster)),
-    ))
+    Ok(Answered(StatusCode::OK, details.page(&frame)))
 }
 
 async fn ask(State(pages): State<StatusPages>, RawQuery(query): RawQuery) -> Found {
@@ -222,16 +220,18 @@ async fn ask(State(pages): State<StatusPages>, RawQuery(query): RawQuery) -> Fou
         protocol,
         node: node.trim().to_owned(),
     };
+    let frame = pages.frame(&debug.cluster);
     let (status, ask) = answer::ask(&debug, asked).await;
-    Ok(Answered(status, ask.page(&pages.frame(&debug.cluster))))
+    Ok(Answered(status, ask.page(&frame)))
 }
 
 async fn problems(State(pages): State<StatusPages>, RawQuery(query): RawQuery) -> Found {
     let query = query.unwrap_or_default();
     let query = ListQuery::parse(&query, &[], &[]);
     let query = query.map_err(|error| pages.failed(Tab::Problems, &error.into()))?;
+    let frame = pages.frame("");
     let problems = select_problems(pages.problems(), query);
-    Ok(Answered(StatusCode::OK, problems.page(&pages.frame(""))))
+    Ok(Answered(StatusCode::OK, problems.page(&frame)))
 }
 
 /// Tells the browser when something has changed.
@@ -245,7 +245,7 @@ async fn events(State(pages): State<StatusPages>) -> Response {
     let events = WatchStream::new(changes).map(move |digest| {
         let _ = &place;
         let event = Event::default().event("change").retry(RETRY);
-        Ok::<_, Infallible>(event.data(format!("{digest:016x}")))
+        Ok::<_, Infallible>(event.data(digest_text(digest)))
     });
     Sse::new(bounded(events)).into_response()
 }

@@ -318,6 +318,35 @@ async fn a_change_is_told_within_a_second_and_streams_end_by_themselves() {
 }
 
 #[tokio::test]
+async fn a_page_has_the_digest_that_the_stream_of_changes_begins_with() {
+    let mut world = World::new();
+    let digest = |page: &str| {
+        let (_, rest) = page.split_once(" data-digest=\"").unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let (_, before) = world.get("/status/").await;
+    world.publish(0..1);
+    let (_, after) = world.get("/status/").await;
+    assert_ne!(digest(&before), digest(&after));
+    for page in ["nodes", "services", "ask", "clusters", "problems"] {
+        let (_, page) = world.get(&format!("/status/{page}")).await;
+        assert_eq!(digest(&page), digest(&after));
+    }
+    let admin = Admin {
+        pages: Some(world.pages.pages()),
+        ..Admin::default()
+    };
+    let mut request = Request::get("/status/events").body(Body::empty()).unwrap();
+    request.extensions_mut().insert(Peer::Unix);
+    let response = admin.router().oneshot(request).await.unwrap();
+    let mut events = response.into_body().into_data_stream();
+    let first = events.next().await.unwrap().unwrap();
+    let first = String::from_utf8(first.to_vec()).unwrap();
+    let told = format!("data: {}\n", digest(&after));
+    assert!(first.contains(&told), "{first}: {told}");
+}
+
+#[tokio::test]
 async fn followers_are_few() {
     let world = World::new();
     let held = world

@@ -13,7 +13,7 @@ const REFRESH: u32 = 15;
 /// A page of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tab {
-    /// Whether all nodes have the newest tables.
+    /// The state as a whole: the shares of nodes with the newest tables, changes and problems.
     Overview,
     /// The agents.
     Nodes,
@@ -62,7 +62,7 @@ impl Tab {
     }
 }
 
-/// What every page shows of the controller.
+/// The state of the controller that every page shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Frame {
     /// The program's version.
@@ -71,6 +71,15 @@ pub struct Frame {
     pub cluster: Option<String>,
     /// Reasons why the controller is not ready.
     pub unready: Vec<String>,
+    /// The digest of the state from before the page was made, as the stream of changes tells it. A
+    /// browser that is told another one fetches the page again.
+    pub digest: u64,
+}
+
+/// The form of a digest in pages and in the stream of changes.
+#[must_use]
+pub fn digest_text(digest: u64) -> String {
+    format!("{digest:016x}")
 }
 
 /// The path of a page.
@@ -120,7 +129,7 @@ pub(crate) fn page(frame: &Frame, tab: Tab, title: &str, content: &Markup) -> Ma
                     }
                     p #live role="status" {}
                 }
-                main #main tabindex="-1" {
+                main #main tabindex="-1" data-digest=(digest_text(frame.digest)) {
                     h1 { (title) }
                     @if let Some(cluster) = &frame.cluster { p { "Cluster " b { (cluster) } } }
                     @for reason in &frame.unready {

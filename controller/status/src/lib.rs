@@ -26,7 +26,7 @@ pub use ask::{Answer, Ask, Asked, Endpoint};
 pub use assets::{Asset, asset};
 pub use clusters::{ClusterRow, Clusters};
 pub use hint::{error, hint};
-pub use layout::{Frame, PREFIX, Tab};
+pub use layout::{Frame, PREFIX, Tab, digest_text};
 pub use list::{BadQuery, ListQuery, Listed, PAGE_ROWS};
 pub use node::{NodeDetails, RecordFault};
 pub use nodes::{NodeRow, Nodes, State, select as select_nodes};

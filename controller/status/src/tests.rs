@@ -16,6 +16,7 @@ fn frame(t: &str) -> Frame {
         version: t.to_owned(),
         cluster: Some(t.to_owned()),
         unready: vec![t.to_owned()],
+        digest: 0xab,
     }
 }
 
@@ -260,6 +261,18 @@ fn nothing_is_inline_and_everything_is_of_this_server() {
             );
         }
     }
+}
+
+#[test]
+fn pages_have_the_digest_that_a_browser_compares_with_the_newest_one() {
+    for (name, page) in pages(HOSTILE) {
+        let digests = page.matches(" data-digest=\"00000000000000ab\"").count();
+        let expected = usize::from(name != "hint");
+        assert_eq!(digests, expected, "{name}");
+    }
+    // The script compares it with the first one that it is told.
+    let script = asset("live.js").unwrap().text;
+    assert!(script.contains("event.data !== content().dataset.digest"));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 (() => {
   const live = document.getElementById("live");
   const content = () => document.getElementById("main");
-  let loading = false, again = false;
+  let loading = false, again = false, late = false;
 
   // The element of the new content that stands for the one that has the focus.
   const counterpart = (old, main) => {
@@ -22,14 +22,17 @@
 
   const refresh = async () => {
     if (loading) { again = true; return; }
-    if (isEdited(content())) return;
+    // What is typed would be lost: the refresh is put off until the field loses the focus.
+    late = isEdited(content());
+    if (late) return;
     loading = true;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const next = page.getElementById("main");
       const main = content();
-      if (answer.ok && next && !isEdited(main)) {
+      late = isEdited(main);
+      if (answer.ok && next && !late) {
         const find = counterpart(document.activeElement, main);
         main.replaceChildren(...next.childNodes);
         find(main)?.focus({ preventScroll: true });
@@ -44,12 +47,14 @@
   };
 
   const events = new EventSource("/status/events");
-  let first = true;
   events.addEventListener("open", () => { live.textContent = "live"; });
-  events.addEventListener("change", () => {
-    // The first one tells the state that the page was made from, unless the stream was interrupted.
-    if (!first) refresh();
+  let first = true;
+  events.addEventListener("change", (event) => {
+    // The first one tells the state that the page was made from, unless it has changed until the subscription.
+    if (!first || event.data !== content().dataset.digest) refresh();
     first = false;
   });
+  // The field that gets the focus has it after the event.
+  document.addEventListener("focusout", () => setTimeout(() => { if (late) refresh(); }));
   events.addEventListener("error", () => { if (events.readyState === EventSource.CLOSED) live.textContent = "not live"; });
 })();
