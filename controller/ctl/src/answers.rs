@@ -2,7 +2,7 @@
 
 //! Answers of several controllers, of which some may not answer.
 
-use anyhow::{Context as _, bail};
+use anyhow::{bail, ensure};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ impl Answers {
     /// Asks all controllers at once: one that does not answer delays nobody else's answer.
     ///
     /// # Errors
-    /// The first one, if no controller answers.
+    /// All of them, if no controller answers.
     pub(crate) async fn ask(clients: &[Client], path: &str) -> anyhow::Result<Self> {
         let (mut found, mut errors) = (Vec::new(), Vec::new());
         let answers = join_all(clients.iter().map(|client| client.get(path))).await;
@@ -35,10 +35,14 @@ impl Answers {
                 Err(error) => errors.push(error),
             }
         }
-        if found.is_empty() {
-            return Err(errors.into_iter().next().context("no controller")?);
+        if found.is_empty() && errors.len() == 1 {
+            return Err(errors.remove(0));
         }
-        let errors = errors.iter().map(|error| format!("{error:#}")).collect();
+        let errors: Vec<_> = errors.iter().map(|error| format!("{error:#}")).collect();
+        if found.is_empty() {
+            ensure!(!errors.is_empty(), "no controller");
+            bail!("{}", errors.join("; "));
+        }
         Ok(Self { found, errors })
     }
 
@@ -81,6 +85,14 @@ impl Answers {
             }
         }
         json!({ list: all })
+    }
+
+    /// An error about the answers, with the controllers that gave none: they may know better.
+    pub(crate) fn explained(&self, error: anyhow::Error) -> anyhow::Error {
+        match &self.errors[..] {
+            [] => error,
+            errors => anyhow::anyhow!("{error:#}; {}", errors.join("; ")),
+        }
     }
 
     /// A reply that names the controllers without an answer, and is whole without them.

@@ -52,7 +52,8 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
         }
         Command::Health(args) => {
             let answers = Answers::ask(&clients, "/debug/health").await?;
-            let reply = health::show(answers.values(), args, cli.output == Output::Wide)?;
+            let reply = health::show(answers.values(), args, cli.output == Output::Wide)
+                .map_err(|error| answers.explained(error))?;
             Ok(answers.complete(reply))
         }
         Command::Wait {
@@ -216,7 +217,7 @@ async fn act(clients: &[Client], path: &str, done: &str) -> anyhow::Result<Reply
     for client in clients {
         match client.post(path).await {
             Ok(value) => replies.push(value),
-            Err(error) => errors.push(format!("{}: {error:#}", client.name())),
+            Err(error) => errors.push(client.named(&error)),
         }
     }
     anyhow::ensure!(

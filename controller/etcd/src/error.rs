@@ -49,10 +49,16 @@ impl EtcdError {
     #[must_use]
     pub fn is_without_answer(&self) -> bool {
         match self {
-            Self::Timeout(_) => true,
+            // A revision is missing only in the answer to a write that is done.
+            Self::Timeout(_) | Self::NoRevision => true,
             Self::Request(etcd_client::Error::GRpcStatus(status)) => matches!(
                 status.code(),
-                Code::Unavailable | Code::Unknown | Code::DeadlineExceeded
+                // The last two are streams that broke on the way.
+                Code::Unavailable
+                    | Code::Unknown
+                    | Code::DeadlineExceeded
+                    | Code::Internal
+                    | Code::Cancelled
             ),
             _ => false,
         }
@@ -71,7 +77,13 @@ mod tests {
             let status = Status::new(code, "");
             EtcdError::Request(etcd_client::Error::GRpcStatus(status))
         };
-        for code in [Code::Unavailable, Code::Unknown, Code::DeadlineExceeded] {
+        for code in [
+            Code::Unavailable,
+            Code::Unknown,
+            Code::DeadlineExceeded,
+            Code::Internal,
+            Code::Cancelled,
+        ] {
             assert!(status(code).is_without_answer(), "{code:?}");
         }
         for code in [

@@ -263,16 +263,22 @@ impl Follower {
         if let Some(zone) = known.filter(|_| is_running) {
             return Ok(zone);
         }
+        // What can fail comes first: a listener keeps its last answers while a zone cannot begin.
+        if let Some((directory, _)) = &self.exports.files {
+            let directory = directory.join(&**cluster);
+            std::fs::create_dir_all(&directory)
+                .with_context(|| format!("--dns-zone-dir {}", directory.display()))?;
+        }
+        let layout = |etcd: &etcd::Export| Layout::new(&format!("{}-{cluster}", etcd.prefix));
+        let layout = self.exports.etcd.as_ref().map(layout).transpose()?;
         let zone = self.begin(cluster)?;
-        // What can fail comes first: nobody is served a zone that could not begin.
         let mut tasks: Vec<Task> = Vec::new();
         if let Some((directory, interval)) = &self.exports.files {
             let directory = directory.join(&**cluster);
             let files = write_files(&directory, *interval, &zone, self.serial)?;
             tasks.push(Box::pin(files));
         }
-        if let Some(etcd) = &self.exports.etcd {
-            let layout = Layout::new(&format!("{}-{cluster}", etcd.prefix))?;
+        if let (Some(etcd), Some(layout)) = (&self.exports.etcd, layout) {
             tasks.push(Box::pin(etcd.clone().run(layout, Arc::clone(&zone))));
         }
         self.zones

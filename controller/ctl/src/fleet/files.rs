@@ -68,13 +68,32 @@ pub(crate) fn parse(
     Ok(wanted)
 }
 
-/// The names of the objects of files that are to be deleted. What stored objects claim is no matter to them.
+/// The names of the objects of files that are to be deleted. Whether they may be written, and what stored objects
+/// claim, is no matter to them.
 ///
 /// # Errors
-/// As [`parse`].
+/// All that is wrong with the files, as [`parse`] tells it.
 pub(crate) fn names(texts: &[Text]) -> anyhow::Result<Vec<Name>> {
-    let wanted = parse(texts, &BTreeMap::new(), None)?;
-    Ok(wanted.into_iter().map(|wanted| wanted.name).collect())
+    let generation = generation(texts, &Already::default())?;
+    only_ours(&generation)?;
+    let nodes = raw_nodes(texts)?.into_iter();
+    let mut names: Vec<_> = nodes.map(|(name, _)| Name::Node(name)).collect();
+    names.extend(
+        generation
+            .load_balancers
+            .iter()
+            .map(|each| Name::LoadBalancer {
+                namespace: each.name.namespace.clone(),
+                name: each.name.name.clone(),
+            }),
+    );
+    let directors = generation.directors.into_iter();
+    names.extend(directors.map(|each| Name::Director(each.name)));
+    names.sort();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        bail!("{}: expected once", twice[0]);
+    }
+    Ok(names)
 }
 
 fn generation(texts: &[Text], already: &Already) -> anyhow::Result<Generation> {
@@ -95,8 +114,8 @@ fn failed(problems: &[impl ToString]) -> anyhow::Error {
     anyhow::anyhow!("not applied:\n{}", lines.join("\n"))
 }
 
-fn objects(generation: Generation, texts: &[Text]) -> anyhow::Result<Vec<Wanted>> {
-    let mut wanted = nodes(texts)?;
+/// Refuses objects of other kinds than those of a fleet.
+fn only_ours(generation: &Generation) -> anyhow::Result<()> {
     for other in &generation.not_ours {
         if (other.api_version.as_str(), other.kind.as_str()) != ("v1", "Node") {
             let (file, at, kind) = (&other.file, other.at, &other.kind);
@@ -107,6 +126,12 @@ fn objects(generation: Generation, texts: &[Text]) -> anyhow::Result<Vec<Wanted>
             );
         }
     }
+    Ok(())
+}
+
+fn objects(generation: Generation, texts: &[Text]) -> anyhow::Result<Vec<Wanted>> {
+    only_ours(&generation)?;
+    let mut wanted = nodes(texts)?;
     let mut unsupported = Vec::new();
     for balancer in generation.load_balancers {
         let mut balancer = Arc::unwrap_or_clone(balancer);
@@ -141,17 +166,25 @@ fn objects(generation: Generation, texts: &[Text]) -> anyhow::Result<Vec<Wanted>
     }
 }
 
-/// Nodes, without the fields of a server.
-fn nodes(texts: &[Text]) -> anyhow::Result<Vec<Wanted>> {
-    let (mut wanted, mut problems) = (Vec::new(), Vec::new());
+/// Nodes by name, as the files have them.
+fn raw_nodes(texts: &[Text]) -> anyhow::Result<Vec<(String, Value)>> {
+    let (mut nodes, mut problems) = (Vec::new(), Vec::new());
     for (path, text) in texts {
         match file::nodes(Path::new(path), text, &Scope::default()) {
-            Ok(found) => wanted.extend(found),
+            Ok(found) => nodes.extend(found),
             Err(found) => problems.extend(found.iter().map(ToString::to_string)),
         }
     }
-    let mut nodes = Vec::new();
-    for (name, value) in wanted {
+    match &problems[..] {
+        [] => Ok(nodes),
+        problems => Err(failed(problems)),
+    }
+}
+
+/// Nodes, without the fields of a server.
+fn nodes(texts: &[Text]) -> anyhow::Result<Vec<Wanted>> {
+    let (mut nodes, mut problems) = (Vec::new(), Vec::new());
+    for (name, value) in raw_nodes(texts)? {
         let name = Name::Node(name);
         match node(name.clone(), value) {
             Ok(node) => nodes.push(node),

@@ -148,6 +148,16 @@ fn an_object_of_a_file_can_be_deleted_though_another_one_claims_its_address() {
 }
 
 #[test]
+fn an_object_that_may_not_be_written_can_be_deleted() {
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: n, resourceVersion: 7}\n";
+    assert!(files::parse(&texts(node), &BTreeMap::new(), None).is_err());
+    let names = files::names(&texts(node)).unwrap();
+    assert_eq!(names, [Name::Node("n".to_owned())]);
+    let twice = format!("{node}---\n{node}");
+    assert!(files::names(&texts(&twice)).is_err());
+}
+
+#[test]
 fn a_dry_run_shows_a_conflict_as_the_run_itself_does() {
     let stored = stored(&[web("a", "192.0.2.1")]);
     let edited = |version: &str| {

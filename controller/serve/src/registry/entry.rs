@@ -138,7 +138,7 @@ impl AgentEntry {
             has_hashes: is_whole
                 && programmed.records_hash.is_some()
                 && programmed.own_hash.is_some(),
-            errors_total: programmed.errors_total,
+            errors_total: programmed.errors_total.saturating_add(self.refused_total),
         })
     }
 
@@ -201,9 +201,9 @@ impl AgentEntry {
         self.health = Reported::default();
     }
 
-    /// The health of backends on this node; `None` if none was reported.
+    /// The health of backends on this node; `None` if none was reported and the agent has gone.
     pub(super) fn health(&self, node: &NodeKey) -> Option<NodeHealth> {
-        (!self.health.is_empty()).then(|| NodeHealth {
+        (self.connected || !self.health.is_empty()).then(|| NodeHealth {
             cluster: node.cluster.as_ref().into(),
             node: node.name.as_ref().into(),
             connected: self.connected,

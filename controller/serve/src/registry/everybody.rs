@@ -10,7 +10,7 @@ pub struct AllProgrammed {
     /// Whether each of them stated the hashes of its table, and refused no record of it. There are no
     /// hashes while it holds deletions back.
     pub has_hashes: bool,
-    /// Number of refusals of all kernels.
+    /// Number of refusals of all kernels and agents.
     pub errors_total: u32,
 }
 

@@ -132,7 +132,7 @@ impl Registry {
             .collect()
     }
 
-    /// The health of load balancers' backends, of each node that has reported any; sorted by cluster and node.
+    /// The health of load balancers' backends, of each node that is connected or has reported any; sorted by cluster and node.
     #[must_use]
     pub fn backend_health(&self) -> Vec<NodeHealth> {
         let nodes = self.lock();

@@ -81,10 +81,11 @@ fn an_agent_that_refused_a_record_lacks_a_part_of_its_table() {
         own_hash: vec![1; 16],
         ..programmed(5)
     }));
-    let is_whole = || registry.all_programmed("", 5).unwrap().has_hashes;
-    assert!(!is_whole());
+    let all = || registry.all_programmed("", 5).unwrap();
+    // The kernel refused one too.
+    assert_eq!((all().has_hashes, all().errors_total), (false, 2));
     assert!(session.received(refusing(0)));
-    assert!(is_whole());
+    assert_eq!((all().has_hashes, all().errors_total), (true, 1));
 }
 
 #[test]
