@@ -40,8 +40,9 @@ const ROOM_PAUSE: Duration = Duration::from_millis(100);
 pub async fn plan(args: PlanArgs) -> ExitCode {
     let PlanArgs { output, mut run } = args;
     let planned = async {
-        let (table, warnings, host) = table_of_files(&mut run)?;
+        let (table, mut warnings, host) = table_of_files(&mut run)?;
         let preview = preview(&run, &table, host).await?;
+        warnings.extend(preview.host.warnings.iter().cloned());
         let lines = lines(&preview);
         let text = match output {
             PlanOutput::Text => text(&preview, &lines, &warnings),
@@ -77,6 +78,7 @@ pub async fn apply(args: ApplyArgs) -> anyhow::Result<()> {
     let of_host = reconciler.finish_host(&table).await;
     save_owned(&run.state_dir, reconciler.owned())?;
     outcome.objects += of_host.changed;
+    warn(&of_host.warnings);
     let errors = of_host.errors.into_iter().map(|error| (None, error));
     outcome.errors.extend(errors);
     reconciler.settle().await?;

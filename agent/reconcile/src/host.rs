@@ -36,6 +36,8 @@ pub struct HostOutcome {
     pub changed: usize,
     /// What is wrong, or could not be changed. Everything is tried again.
     pub errors: Vec<String>,
+    /// What an operator should know, and what is no error: the agent would not change it at a second attempt either.
+    pub warnings: Vec<String>,
     /// Virtual addresses that the host newly answers for: neighbours are to be told.
     pub new: BTreeSet<IpAddr>,
     /// The kernel's settings afterwards; `None` if they were not looked at.
@@ -51,6 +53,8 @@ pub struct HostPreview {
     pub steps: Vec<HostStep>,
     /// What is wrong and would not be changed.
     pub problems: Vec<String>,
+    /// What an operator should know, and what is no error.
+    pub warnings: Vec<String>,
 }
 
 /// Outcome of the settings of a host without IPVS: they are about IPVS, and are refused.
@@ -166,6 +170,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         let observed = self.dataplane.observe_host(&desired, &owned).await?;
         let (steps, problems) = plan_host(&desired, &observed, &owned);
         Ok(HostPreview {
+            warnings: portolan_plan::host::warnings(&desired, &observed, &steps),
             observed,
             steps,
             problems,
@@ -186,6 +191,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
                 let (steps, errors) = plan_host(desired, &observed, &owned);
                 let outcome = HostOutcome {
                     errors,
+                    warnings: portolan_plan::host::warnings(desired, &observed, &steps),
                     state: Some(observed),
                     ..HostOutcome::default()
                 };

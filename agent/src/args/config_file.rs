@@ -19,8 +19,11 @@ use super::{Cli, RunArgs};
 /// kube-proxy's flags that the agent has by another name.
 const RENAMED: [(&str, &str); 1] = [("logging-format", "log-format")];
 
-/// The command that has one dataplane, whatever the mode of the file is.
+/// The command that has one dataplane and ports of its own, whatever the file says.
 const RUN: &str = "run";
+
+/// Fields that have no effect in it: their values are those of a node's kube-proxy.
+const NOT_OF_RUN: [&str; 3] = ["mode", "metricsBindAddress", "healthzBindAddress"];
 
 /// What stands between the flags and the command of `run`.
 const END_OF_FLAGS: &str = "--";
@@ -65,8 +68,10 @@ impl Cli {
         args: impl IntoIterator<Item = OsString>,
     ) -> Result<(Self, Vec<String>), StartError> {
         let mut args: Vec<OsString> = args.into_iter().collect();
-        let flags = Self::command();
+        let mut flags = Self::command();
         let matches = flags.clone().try_get_matches_from(&args)?;
+        // Global flags, as those of logging, become arguments of the commands.
+        flags.build();
         let cli = Self::from_arg_matches(&matches)?;
         let Some((run, flags, matches)) = cli.run_of(&flags, &matches) else {
             return Ok((cli, Vec::new()));
@@ -126,7 +131,7 @@ fn flags_of(config: &Config, flags: &Flags, matches: &ArgMatches) -> (Vec<String
         let known = flags.get_arguments().find(|arg| is_named(arg, name));
         match (known, field.becomes) {
             _ if !config.reads(field.modes) => notes.push(note("this mode does not read it")),
-            _ if field.path == "mode" && flags.get_name() == RUN => {
+            _ if flags.get_name() == RUN && NOT_OF_RUN.contains(&field.path) => {
                 notes.push(note("run has sockets of its own"));
             }
             (Some(arg), _) => {
@@ -239,16 +244,17 @@ mod tests {
     #[test]
     fn commands_with_the_flags_of_a_run_read_the_file_too() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let text = format!("{HEAD}mode: ipvs\nipvs: {{strictARP: true, scheduler: mh}}\n");
-        std::fs::write(file.path(), text).unwrap();
+        let text = "mode: ipvs\nipvs: {strictARP: true, scheduler: mh}\nlogging: {format: json}\n\
+            metricsBindAddress: 127.0.0.2:10249\nhealthzBindAddress: 127.0.0.2:10256\n";
+        std::fs::write(file.path(), format!("{HEAD}{text}")).unwrap();
         let config = format!("--config={}", file.path().display());
         for (command, expected) in [
             (&["prepare", "--check"][..], 1),
             (&["plan"], 1),
             (&["apply", "--once"], 1),
             (&["export", "ipvsadm"], 1),
-            // The mode is none of a program that has sockets.
-            (&["run"], 2),
+            // Mode and ports are none of a program that has sockets.
+            (&["run"], 4),
         ] {
             let flags = [config.as_str(), "--scheduler=lc"];
             let args = [&["portolan-agent"], command, &flags].concat();
@@ -259,6 +265,16 @@ mod tests {
             let plan = run.kernel.plan_config().unwrap();
             let found = (plan.scheduler, notes.len());
             assert_eq!(found, (Some("lc"), expected), "{command:?}: {notes:?}");
+            let logs = format!("{:?}", cli.logs);
+            assert!(logs.contains("log_format: Json"), "{command:?}: {logs}");
+            let admin = run.admin_listen().unwrap().to_string();
+            let healthz = run.healthz_listen().unwrap().map(|at| at.to_string());
+            let found = (admin.as_str(), healthz.as_deref());
+            let expected = match command {
+                ["run"] => ("127.0.0.1:0", None),
+                _ => ("127.0.0.2:10249", Some("127.0.0.2:10256")),
+            };
+            assert_eq!(found, expected, "{command:?}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use portolan_plan::host::Owned;
 use serde::{Deserialize, Serialize};
 
-use crate::backends::boot_id;
+use crate::backends::{boot_id, since_boot};
 use crate::state_file::{load, save};
 
 const ROLE: &str = "role.json";
@@ -37,8 +37,8 @@ impl std::fmt::Display for Activity {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct SavedRole {
     role: Activity,
-    /// Identifier of the boot in which it was commanded. A file of an earlier version has none and counts as of this
-    /// boot: the update of an active director must not end its service, as nobody would command it again.
+    /// Identifier of the boot in which it was commanded. A file of an earlier version has none, and its time counts:
+    /// the update of an active director must not end its service, as nobody would command it again.
     boot: Option<String>,
 }
 
@@ -46,13 +46,21 @@ struct SavedRole {
 /// director may have become active.
 pub(crate) fn load_role(directory: &Path) -> Activity {
     let saved: SavedRole = load(directory, ROLE);
-    let is_of_this_boot = saved
-        .boot
-        .is_none_or(|boot| !boot.is_empty() && boot == boot_id());
+    let is_of_this_boot = match saved.boot {
+        Some(boot) => !boot.is_empty() && boot == boot_id(),
+        None => is_written_since_boot(&directory.join(ROLE)),
+    };
     match is_of_this_boot {
         true => saved.role,
         false => Activity::Standby,
     }
+}
+
+/// Whether a file was written in this boot; true if that is unknown, as with a time in the future.
+fn is_written_since_boot(path: &Path) -> bool {
+    let written = std::fs::metadata(path).and_then(|file| file.modified());
+    let age = written.ok().and_then(|at| at.elapsed().ok());
+    age.is_none_or(|age| age <= since_boot())
 }
 
 /// Like [`load_role`], for an agent that starts: a role without a boot gets this one, so that the next reboot ends it.

@@ -67,6 +67,24 @@ fn a_commanded_role_does_not_outlive_the_boot() {
 }
 
 #[test]
+fn a_role_without_a_boot_that_was_saved_before_this_boot_does_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("role.json");
+    let text = r#"{"role": "active"}"#;
+    std::fs::write(&path, text).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap();
+    assert!(!is_active(&by_command(dir.path())));
+    // Nobody has made it one of this boot either.
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+    // A clock that was set back since tells nothing.
+    let future = std::time::SystemTime::now() + Duration::from_secs(3_600);
+    file.set_modified(future).unwrap();
+    assert!(is_active(&by_command(dir.path())));
+}
+
+#[test]
 fn checks_are_suspended_on_standby_alone_and_if_the_object_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let controls = CheckControls::default();

@@ -120,6 +120,7 @@ pub async fn run<E: Engine>(
         retirement: None,
         quiet_until: Instant::now(),
         host: None,
+        host_warnings: Vec::new(),
         inputs,
         timing,
         outputs,
@@ -192,6 +193,8 @@ struct SyncLoop<E> {
     inputs: SyncInputs,
     /// Settings of the host that were set last.
     host: Option<Asked>,
+    /// Warnings about the host at the last look.
+    host_warnings: Vec<String>,
     timing: Timing,
     outputs: SyncOutputs,
     backoff: Duration,

@@ -3,7 +3,10 @@
 //! Debian's keepalived beside two agents: VRRP decides which director answers, the agents have both programmed.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use portolan_e2e::cluster::{PATIENT, program};
@@ -15,6 +18,19 @@ use portolan_e2e::wait::wait_for;
 
 use super::pair::{LONG, Pair, Survival, TIMEOUT, VIP, socket, start_agent, vip};
 
+const GUIDE: &str = include_str!("../../../docs/directors-in-pairs.md");
+/// An agent that refuses every command while the file `down` lies beside it. Otherwise it takes each role, and ends
+/// with an error, as if the kernel had refused another setting. It notes in the file `told` what it was told.
+const AGENT: &str = r#"#!/bin/bash
+directory=$(dirname "$0")
+if [ -e "$directory/down" ]; then
+    echo "$2 refused" >>"$directory/told"
+    exit 1
+fi
+echo "$2 (by command)"
+echo "$2 taken" >>"$directory/told"
+exit 1
+"#;
 /// Asks the agent whether the kernel has the newest table, as the example of the package does.
 const HEALTHY: &str =
     "/usr/bin/curl --silent --fail --max-time 8 --output /dev/null http://127.0.0.1:10256/healthz";
@@ -86,25 +102,35 @@ impl Vrrp {
     }
 }
 
-/// Writes the script that follows keepalived's states, as the documentation has it. Returns the lines for keepalived.
+fn write_program(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// The guide's script that follows keepalived's states.
+fn guide_script() -> &'static str {
+    let blocks = GUIDE.split("```");
+    let mut blocks = blocks.filter_map(|block| block.strip_prefix("sh\n"));
+    blocks.find(|block| block.starts_with("#!")).unwrap()
+}
+
+/// Writes the guide's script, with the agent of this test. Returns the lines for keepalived.
 fn follow_role(pair: &Pair, number: usize) -> String {
     let agent = program("portolan-agent").unwrap();
     let directory = pair.directory.path();
-    let script = format!(
-        "#!/bin/sh\ntake_role() {{\n    for attempt in 1 2 3 4 5; do\n        \
-         {agent} director \"$1\" {address} && return\n        sleep 1\n    done\n}}\n\
-         while read -r kind name state rest; do\n    case $state in\n        \
-         MASTER) take_role active ;;\n        \
-         BACKUP | FAULT) take_role standby ;;\n    esac\ndone <\"$1\"\n",
+    let command = "portolan-agent director \"$wanted\"";
+    assert!(guide_script().contains(command));
+    let ours = format!(
+        "{agent} director \"$wanted\" --address={address}",
         agent = agent.display(),
-        address = format_args!("--address={}", socket(directory, number)),
+        address = socket(directory, number),
     );
+    let script = guide_script().replace(command, &ours);
     let (path, fifo) = (
         directory.join(format!("follow{number}")),
         directory.join(format!("fifo{number}")),
     );
-    std::fs::write(&path, script).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    write_program(&path, &script);
     format!(
         "    vrrp_notify_fifo {}\n    vrrp_notify_fifo_script {}\n",
         fifo.display(),
@@ -265,4 +291,55 @@ fn keepalived_moves_an_address_of_its_own() {
 #[test]
 fn keepalived_commands_the_role_of_the_agents() {
     moves(Way::Command, "keepalived_commands_the_role_of_the_agents");
+}
+
+#[test]
+fn the_script_of_the_guide_tells_the_newest_state_until_it_is_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    write_program(&path("portolan-agent"), AGENT);
+    // With shorter pauses.
+    write_program(&path("follow"), &guide_script().replace("-t 2", "-t 0.1"));
+    std::fs::write(path("down"), "").unwrap();
+    let made = Command::new("mkfifo").arg(path("fifo")).status().unwrap();
+    assert!(made.success());
+    let found = std::env::var("PATH").unwrap_or_default();
+    let mut script = Command::new("bash")
+        .args([path("follow"), path("fifo")])
+        .env("PATH", format!("{}:{found}", directory.path().display()))
+        .spawn()
+        .unwrap();
+    // As keepalived opens it: without waiting for a reader.
+    let mut fifo = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(path("fifo"))
+        .unwrap();
+    let mut tell = |state: &str| writeln!(fifo, "INSTANCE \"directors\" {state} 100").unwrap();
+    let told = || {
+        let told = std::fs::read_to_string(path("told")).unwrap_or_default();
+        told.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let last = |wanted: &str| {
+        let is_last = || (told().last().map(String::as_str) == Some(wanted)).then_some(());
+        wait_for(wanted, PATIENCE, is_last).unwrap();
+    };
+
+    tell("MASTER");
+    let many = || (told().len() > 5).then_some(());
+    wait_for("an agent that is told again", PATIENCE, many).unwrap();
+    assert!(told().iter().all(|line| line == "active refused"));
+    // The older state is not told again.
+    tell("BACKUP");
+    last("standby refused");
+    std::fs::remove_file(path("down")).unwrap();
+    last("standby taken");
+    // States that mean nothing to the agent repeat nothing.
+    (0..3).for_each(|_| tell("STOP"));
+    tell("MASTER");
+    last("active taken");
+    let taken = told().into_iter().filter(|line| line.ends_with("taken"));
+    assert_eq!(taken.collect::<Vec<_>>(), ["standby taken", "active taken"]);
+    drop(fifo);
+    assert!(script.wait().unwrap().success(), "keepalived has ended");
 }

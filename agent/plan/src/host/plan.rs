@@ -106,17 +106,19 @@ fn sysctls(desired: &HostDesired, observed: &HostState) -> (Vec<HostStep>, Vec<S
             (None, _) => problems.push(format!("{name} was not read: expected {value}")),
         }
     }
-    let is_of_all =
-        |step: &HostStep| matches!(step, HostStep::SetSysctl { name, .. } if name == FORWARDING);
-    if !steps.iter().any(is_of_all) {
-        problems.extend(silent(desired, observed));
-    }
     (steps, problems)
 }
 
-/// What is wrong with interfaces that are to answer neighbour solicitations: the kernel (`ndisc_recv_ns`) answers for a
-/// proxy neighbour only where the interface forwards.
-fn silent(desired: &HostDesired, observed: &HostState) -> Vec<String> {
+/// What an operator should know about a host with these steps of [`plan_host`], and what is no error: interfaces that
+/// are to answer neighbour solicitations and do not forward. The kernel (`ndisc_recv_ns`) answers for a proxy
+/// neighbour only where the interface forwards. The agent never writes the setting: an error would stay for ever.
+#[must_use]
+pub fn warnings(desired: &HostDesired, observed: &HostState, steps: &[HostStep]) -> Vec<String> {
+    let is_of_all =
+        |step: &HostStep| matches!(step, HostStep::SetSysctl { name, .. } if name == FORWARDING);
+    if desired.sysctl_mode == SysctlMode::Ignore || steps.iter().any(is_of_all) {
+        return Vec::new();
+    }
     let is_off = |name: &&String| match observed.sysctls.get(*name) {
         Some(Ok(value)) => value == "0",
         // One of an interface that is missing cannot be read, which `proxy_ndp` tells.

@@ -213,47 +213,49 @@ fn a_setting_is_written_reported_or_left() {
 }
 
 #[test]
-fn an_interface_that_is_to_answer_and_does_not_forward_is_a_problem() {
+fn an_interface_that_is_to_answer_and_does_not_forward_is_a_warning_and_no_problem() {
     let (host, observed) = all();
     let (name, of_all) = (
         "net.ipv6.conf.eth0/7.forwarding",
         "net.ipv6.conf.all.forwarding",
     );
-    let problems = |host: &Host, vip: &str, value: &str| {
+    let told_of = |host: &Host, vip: &str, value: &str| {
         let mut observed = observed.clone();
         for name in [name, of_all] {
             let value = Ok(value.to_owned());
             observed.sysctls.insert(name.to_owned(), value);
         }
         let desired = HostDesired::new(host, &vips(&[vip], &[]));
-        plan_host(&desired, &observed, &Owned::default()).1
+        let (steps, problems) = plan_host(&desired, &observed, &Owned::default());
+        assert_eq!(problems, [""; 0]);
+        warnings(&desired, &observed, &steps)
     };
-    let told = problems(&host, V6, "0");
+    let told = told_of(&host, V6, "0");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].starts_with(&format!("{name} is 0: ")), "{told:?}");
-    assert_eq!(problems(&host, V6, "1"), [""; 0]);
+    assert_eq!(told_of(&host, V6, "1"), [""; 0]);
     // Answers to ARP need no forwarding.
-    assert_eq!(problems(&host, V4, "0"), [""; 0]);
+    assert_eq!(told_of(&host, V4, "0"), [""; 0]);
     let standby = Host {
         is_active: false,
         ..host.clone()
     };
-    assert_eq!(problems(&standby, V6, "0"), [""; 0]);
+    assert_eq!(told_of(&standby, V6, "0"), [""; 0]);
     let ignoring = Host {
         sysctl_mode: SysctlMode::Ignore,
         ..host.clone()
     };
-    assert_eq!(problems(&ignoring, V6, "0"), [""; 0]);
+    assert_eq!(told_of(&ignoring, V6, "0"), [""; 0]);
     let with = |name: &str, value: &str| {
         let mut host = host.clone();
         host.sysctls.insert(name.to_owned(), value.to_owned());
         host
     };
     // The file lets it be written, for the interface or for all.
-    assert_eq!(problems(&with(name, "1"), V6, "0"), [""; 0]);
-    assert_eq!(problems(&with(of_all, "1"), V6, "0"), [""; 0]);
+    assert_eq!(told_of(&with(name, "1"), V6, "0"), [""; 0]);
+    assert_eq!(told_of(&with(of_all, "1"), V6, "0"), [""; 0]);
     // A file that asks for silence is told so.
-    assert_eq!(problems(&with(name, "0"), V6, "0"), told);
+    assert_eq!(told_of(&with(name, "0"), V6, "0"), told);
 }
 
 #[test]

@@ -39,6 +39,7 @@ impl<E: Engine> SyncLoop<E> {
         let mut outcome = self.reconciler.finish_host(&target.table).await;
         let (now, _) = self.reconciler.owned(&target.table);
         self.inputs.host.save_owned(&then, &now).await;
+        self.tell_warnings(&outcome);
         let new = std::mem::take(&mut outcome.new);
         self.inputs.host.announce(&asked.host, new);
         self.inputs.host.done.send_replace(Done {
@@ -47,6 +48,20 @@ impl<E: Engine> SyncLoop<E> {
             state: outcome.state.clone(),
         });
         outcome
+    }
+
+    /// Logs the warnings that the last look at the host did not have.
+    fn tell_warnings(&mut self, outcome: &HostOutcome) {
+        // Settings that were not looked at say nothing: the next look would repeat all warnings.
+        if outcome.state.is_none() {
+            return;
+        }
+        let before = std::mem::take(&mut self.host_warnings);
+        let new = outcome.warnings.iter();
+        for warning in new.filter(|warning| !before.contains(warning)) {
+            tracing::warn!("{warning}");
+        }
+        self.host_warnings.clone_from(&outcome.warnings);
     }
 
     /// An outcome with that of the host's settings.
