@@ -108,7 +108,7 @@ impl Collector for BackendCollector {
         });
         scrape.gauges(
             "sorry_server_active",
-            "Whether a frontend's sorry server serves",
+            "Whether a frontend's sorry server serves; 0 if it does for one of two families alone",
             sorry,
         )
     }

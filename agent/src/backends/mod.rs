@@ -42,6 +42,7 @@ use health::health_of_record;
 pub(crate) use health::{health_of, quorum};
 pub(crate) use metrics::BackendCollector;
 pub use overrides::ask as command;
+pub(crate) use wanted::is_served;
 
 use crate::args::Source;
 use crate::director::HostDirector;
@@ -173,7 +174,7 @@ pub(crate) fn start(
     }
 }
 
-/// Why a check of a controller fails.
+/// Why a check of a controller is not run.
 const LOCAL: &str = "checks with programs or files are only run from files of this host";
 
 /// Runs probes, but no program and no file of a controller's choice.
@@ -185,15 +186,22 @@ struct HostProber {
 
 impl Prober for HostProber {
     fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome> {
-        let is_local = || match check.probe {
-            Probe::Exec(_) | Probe::File(_) => true,
-            _ => !check.probe.tls_files().is_empty(),
-        };
-        if self.source != Source::File && is_local() {
-            let refused = Outcome::fail(LOCAL);
+        if self.source != Source::File
+            && let Some(refused) = refusal(&check.probe)
+        {
             return Box::pin(std::future::ready(refused));
         }
         self.context.probe(check, target)
+    }
+}
+
+/// The outcome of a controller's probe that is not run.
+fn refusal(probe: &Probe) -> Option<Outcome> {
+    match probe {
+        Probe::Exec(_) | Probe::File(_) => Some(Outcome::fail(LOCAL)),
+        // Agents of earlier versions ran these: their upgrade must not take out backends that are up.
+        _ if !probe.tls_files().is_empty() => Some(Outcome::no_verdict(LOCAL)),
+        _ => None,
     }
 }
 

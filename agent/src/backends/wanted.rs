@@ -110,7 +110,7 @@ pub(super) fn load_balancer(
 
 /// Whether some frontend of a record is in front of a backend. Another backend is in no virtual server, and must not
 /// count for the quorum.
-pub(super) fn is_served(
+pub(crate) fn is_served(
     record: &Record,
     backend: SocketAddr,
     forwarding: ForwardingMethod,

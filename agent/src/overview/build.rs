@@ -17,8 +17,8 @@ use portolan_plan::is_behind;
 use super::meter::Readings;
 use super::{Backend, Balancer, Command, MAX_ENTRIES, Overview, Usage, VirtualServer};
 use crate::args::BackendName;
-use crate::backends::overrides::{Override, OverrideMap, balancer_name};
-use crate::backends::{Health, second};
+use crate::backends::overrides::{Override, OverrideMap, addresses, balancer_name};
+use crate::backends::{Health, is_served, second};
 use crate::subscribe::Report;
 
 /// The scheduler of a load balancer that names none.
@@ -138,10 +138,8 @@ impl<'a> Chosen<'a> {
             let until = left.and_then(|left| sources.now.wall.checked_add(left).ok());
             let mut balanced = self.table.records.values();
             let is_used = balanced.any(|record| {
-                let mut backends = record.destinations.iter();
-                record.balancing.is_some()
-                    && name_of(record) == name.balancer
-                    && backends.any(|backend| name.covers(backend.address))
+                name_of(record) == name.balancer
+                    && addresses(record).any(|(address, _)| name.covers(address))
             });
             Command {
                 backend: name.to_string(),
@@ -265,10 +263,14 @@ fn virtual_server(
     })
 }
 
+/// The backends that some frontend is in front of. Another one is not checked: it would be shown as probing for ever.
 fn backends(record: &Record, balancing: &Balancing, judged: &Judged<'_>, now: Now) -> Vec<Backend> {
     let destinations = record.destinations.iter().enumerate();
     let backend = |(index, destination): (usize, &portolan_model::Destination)| {
         let profile = balancing.profile(index)?;
+        if !is_served(record, destination.address, profile.forwarding) {
+            return None;
+        }
         let of_backend = judged.used.values();
         let of_backend = of_backend.filter_map(|servers| servers.get(&destination.address));
         let mut of_backend = of_backend.peekable();

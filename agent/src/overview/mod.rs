@@ -68,13 +68,14 @@ pub struct Balancer {
     pub scheduler: String,
     /// Whether enough weight is healthy; `None` before anything was judged.
     pub quorum: Option<bool>,
-    /// Whether the sorry server serves; `None` without one.
+    /// Whether the sorry server serves; `None` without one. `false` if it serves one of two families alone, because the
+    /// other one has quorum.
     pub sorry_server_active: Option<bool>,
     /// What could not be programmed of it.
     pub errors: Vec<String>,
     /// Its virtual servers, one for each address.
     pub virtual_servers: Vec<VirtualServer>,
-    /// Its backends.
+    /// Its backends. Those that no frontend is in front of are left out.
     pub backends: Vec<Backend>,
 }
 

@@ -256,6 +256,35 @@ default/web  TCP [2001:db8::10]:80  NAT     wlc    0/1  -       -       -      -
 }
 
 #[test]
+fn a_backend_that_no_frontend_is_in_front_of_is_not_shown() {
+    let mut web = record("web", 10);
+    // The frontend for IPv6 goes, its backend stays.
+    web.frontends.pop();
+    let table = table(vec![web]);
+    let of = |name: &str| {
+        let state = Administrative::Drain;
+        let until = None;
+        (name.parse().unwrap(), Override { state, until })
+    };
+    let overrides: OverrideMap = [of("web/10.0.0.12"), of("web/[fd00::11]:8080")]
+        .into_iter()
+        .collect();
+    let overview = Chosen::new(&table, None).overview(Sources {
+        overrides: &overrides,
+        health: &Health::new(),
+        report: None,
+        readings: None,
+        now: now(),
+    });
+    let backends = overview.balancers[0].backends.iter();
+    let shown: Vec<_> = backends.map(|backend| &*backend.address).collect();
+    assert_eq!(shown, ["10.0.0.11:8080", "10.0.0.12:8080"]);
+    let commands = overview.commands.iter();
+    let used: Vec<_> = commands.map(|command| command.is_used).collect();
+    assert_eq!(used, [true, false]);
+}
+
+#[test]
 fn a_host_is_healthy_when_all_is_programmed_and_has_quorum_or_a_sorry_server() {
     let table = table(vec![record("web", 10)]);
     let faults = |quorum: Option<(bool, bool)>, report: Option<Report>| {

@@ -376,20 +376,21 @@ fn an_external_check_of_ldirectord_gets_addresses_and_ports() {
     let Probe::Exec(exec) = &import.generation.load_balancers[0].checks[0].probe else {
         panic!("{}", import.to_yaml());
     };
-    for (frontend, arguments) in [
-        ("TCP/192.0.2.10:80", "192.0.2.10 80"),
-        ("UDP/[2001:db8::10]:53", "[2001:db8::10] 53"),
+    for (frontend, address, arguments) in [
+        ("TCP/192.0.2.10:80", "10.0.0.1", "192.0.2.10 80 10.0.0.1"),
+        // IPv6 addresses are in brackets, as ldirectord has them.
+        ("UDP/[fd00::9]:53", "fd00::1", "[fd00::9] 53 [fd00::1]"),
         // A mark has no port: its argument is empty.
-        ("FWM/7/IPv6", "7 "),
+        ("FWM/7/IPv6", "fd00::1", "7  [fd00::1]"),
     ] {
         let mut shell = std::process::Command::new(&exec.command[0]);
         shell.args(&exec.command[1..]);
         shell.env("PORTOLAN_FRONTEND", frontend);
-        shell.env("PORTOLAN_ADDRESS", "10.0.0.1");
+        shell.env("PORTOLAN_ADDRESS", address);
         shell.env("PORTOLAN_PORT", "8080");
         let output = shell.output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said, format!("check {arguments} 10.0.0.1 8080\n"));
+        assert_eq!(said, format!("check {arguments} 8080\n"));
     }
 }
 

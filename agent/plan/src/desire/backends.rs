@@ -17,8 +17,9 @@ impl Builder<'_> {
     ///
     /// A backend whose checks have no result yet keeps the weight that it has in the kernel, so that a restart of
     /// the agent changes nothing; one that is new has its initial weight. The sorry server serves on until the quorum
-    /// is known. With frontends of both families it also serves one of them alone, if no backend of that has a weight.
-    /// A state that an operator has set by command is a part of the health, and hides that of the record.
+    /// is known. With frontends of both families it also serves one of them alone, if no backend of that has a weight
+    /// and the checks have judged all of them. A state that an operator has set by command is a part of the health, and
+    /// hides that of the record.
     pub(super) fn backends(
         &self,
         record: &Record,
@@ -29,6 +30,7 @@ impl Builder<'_> {
         let observed = self.observed.get(key).map(|server| &*server.real_servers);
         let health = self.table.health.get(&record.key).map(|health| &**health);
         let mut real_servers = RealServers::new();
+        let mut is_open = false;
         for (index, destination) in record.destinations.iter().enumerate() {
             let Some(profile) = balancing.profile(index) else {
                 continue;
@@ -51,6 +53,8 @@ impl Builder<'_> {
                 (_, None, Some(before)) if !profile.checks.is_empty() => Some(before.weight),
                 _ => Some(profile.initial_weight(*destination, &balancing.health)),
             };
+            let may_serve = configured == AdministrativeState::Enabled && judged.is_none();
+            is_open |= may_serve && !profile.checks.is_empty();
             if let Some(weight) = weight {
                 real_servers.insert(destination.address, profile.real_server(weight));
             }
@@ -67,7 +71,12 @@ impl Builder<'_> {
             let mut frontends = record.frontends.iter();
             let is_dual = frontends.any(|other| other.family() != frontend.family());
             let is_alone = is_dual && real_servers.values().all(|server| server.weight == 0);
-            let is_sorry = told.map_or_else(serves, |told| told || is_alone);
+            let is_sorry = match told {
+                Some(true) => true,
+                // Backends without a result may serve in a moment: until then all stays as it is.
+                Some(false) => is_alone && (!is_open || serves()),
+                None => serves(),
+            };
             add_sorry_server(&mut real_servers, sorry, is_sorry);
         }
         Arc::new(real_servers)

@@ -208,7 +208,7 @@ fn of_name<'a>(
 
 /// The addresses of a load balancer's backends, with the states that the record gives them. Those that no frontend is
 /// in front of have no health.
-pub(super) fn addresses(
+pub(crate) fn addresses(
     record: &Record,
 ) -> impl Iterator<Item = (SocketAddr, Administrative)> + use<'_> {
     let balancing = record.balancing.as_deref();

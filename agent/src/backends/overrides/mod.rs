@@ -27,12 +27,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::Health;
 use crate::args::{BackendCommand, BackendName};
-use map::{Place, addresses};
+use map::Place;
 
 pub(crate) use command::Commands;
 pub use command::ask;
 pub(crate) use maintenance::Maintenance;
-pub(crate) use map::{Override, OverrideMap, Refused, balancer_name};
+pub(crate) use map::{Override, OverrideMap, Refused, addresses, balancer_name};
 pub(crate) use saved::{Now, load};
 
 /// Longest sleep before an override's end: timers stand still while the machine is suspended.

@@ -375,6 +375,13 @@ fn a_family_without_a_backend_that_serves_gets_the_sorry_server() {
     // Nothing is known yet.
     let unknown = RecordHealth::default();
     assert_eq!(of(&dual, unknown, VIP), ["10.0.0.1:80 0"]);
+    // The other family has passed, and this one has no result yet.
+    let open = || health(&[("[fd00::1]:80", Some(1))], false);
+    assert_eq!(of(&dual, open(), VIP), ["10.0.0.1:80 0"]);
+    // A sorry server that serves stays meanwhile.
+    let before = desired(&dual, Some(judged(0, 1)), &KernelState::default());
+    let after = weights(&desired(&dual, Some(open()), &before.state), VIP);
+    assert_eq!(after.last(), Some(&("10.0.0.9:80".to_owned(), 1)));
 }
 
 #[test]

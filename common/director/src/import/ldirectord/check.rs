@@ -31,10 +31,11 @@ const PORTS: [(u16, &str); 18] = [
     (5432, "pgsql"),
 ];
 
-/// Sets `a` and `p` to the virtual address and its port, or to the mark and nothing, in a shell. An IPv6 address stays
-/// in brackets, as the file has it.
+/// Sets `a` and `p` to the virtual address and its port, or to the mark and nothing, and `r` to the real server's
+/// address, in a shell. IPv6 addresses are in brackets, as ldirectord passes them.
 const PLACE: &str = "f=${PORTOLAN_FRONTEND#*/}; \
-     case $f in *:*) a=${f%:*} p=${f##*:} ;; *) a=${f%%/*} p= ;; esac";
+     case $f in *:*) a=${f%:*} p=${f##*:} ;; *) a=${f%%/*} p= ;; esac; \
+     case $PORTOLAN_ADDRESS in *:*) r=[$PORTOLAN_ADDRESS] ;; *) r=$PORTOLAN_ADDRESS ;; esac";
 
 /// What a negotiation becomes.
 enum Negotiation {
@@ -60,9 +61,7 @@ pub(super) fn checks(
         .map_or("negotiate", String::as_str);
     let external = |command: &str| {
         // Its four arguments: virtual address and port, real address and port.
-        let script = format!(
-            "{PLACE}; exec {command} \"$a\" \"$p\" \"$PORTOLAN_ADDRESS\" \"$PORTOLAN_PORT\""
-        );
+        let script = format!("{PLACE}; exec {command} \"$a\" \"$p\" \"$r\" \"$PORTOLAN_PORT\"");
         CheckDocument {
             exec: Some(ExecDocument {
                 command: ["/bin/sh", "-c", &script].map(String::from).to_vec(),
