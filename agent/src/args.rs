@@ -71,7 +71,7 @@ impl Cli {
         }
     }
 
-    /// Whether kube-proxy's verbosity asks for the log level debug.
+    /// Returns `true` if kube-proxy's verbosity asks for the log level debug.
     #[must_use]
     pub fn is_verbose(&self) -> bool {
         self.run_args()

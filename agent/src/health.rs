@@ -55,7 +55,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether all families are healthy.
+    /// Returns `true` if all families are healthy.
     #[must_use]
     pub fn healthy(&self) -> bool {
         self.families.values().all(|family| family.healthy)

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(of("0s", Some(Duration::from_secs(50))), None);
     }
 
-    /// Whether a source, or the plans of a centre, guard deletions of a kind.
+    /// Returns `true` if a source, or the plans of a centre, guard deletions of a kind.
     fn is_guarded(kind: Kind) -> bool {
         // All kinds by name: a new one must be handled here, and below.
         match kind {

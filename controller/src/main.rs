@@ -54,7 +54,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the program was called by the name of `portolanctl`: images have a link of this name.
+/// Returns `true` if the program was called by the name of `portolanctl`: images have a link of
+/// this name.
 fn is_portolanctl() -> bool {
     let name = std::env::args_os().next();
     let name = name.as_deref().map(Path::new).and_then(Path::file_stem);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a stream of names costs the controller whose agent takes nothing.
+//! Memory of a stream of names at the controller whose agent reads nothing.
 
 #![allow(
     clippy::unwrap_used,

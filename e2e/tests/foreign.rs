@@ -87,8 +87,8 @@ fn run(node: &Host, commands: &str) {
     }
 }
 
-/// Whether a line of a command's output describes a foreign object. Words are compared, since lines contain
-/// random numbers too: a set's `initval`, a device's link address.
+/// Returns `true` if a line of a command's output describes a foreign object. Words are compared,
+/// since lines contain random numbers too: a set's `initval`, a device's link address.
 fn is_theirs(command: &str, line: &str) -> bool {
     let words: Vec<_> = line.split_whitespace().collect();
     let any = |test: &dyn Fn(&str) -> bool| words.iter().any(|word| test(word));

@@ -180,7 +180,7 @@ fn fill(directory: &Path) -> PathBuf {
     path
 }
 
-/// Whether an address is among a table's destinations.
+/// Returns `true` if an address is among a table's destinations.
 fn holds(table: &[u8], address: Ipv6Addr) -> bool {
     table.windows(16).any(|bytes| bytes == address.octets())
 }
@@ -276,7 +276,7 @@ fn exhaust(process: &Process, namespace: &Namespace, port: u16) {
     .unwrap();
 }
 
-/// Whether a port answers within a second.
+/// Returns `true` if a port answers within a second.
 fn answers_at(namespace: &Namespace, port: u16) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What operators see of one node with IPVS: `portolanctl trace` beside what others did to the kernel, and
+//! Views of operators on one node with IPVS: `portolanctl trace` beside what others did to the kernel, and
 //! `portolanctl top`, and metrics of use by Service.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]

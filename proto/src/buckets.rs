@@ -24,7 +24,7 @@ pub fn bucket_of(key: &v1::RecordKey, count: u32) -> u32 {
     u32::from(u16::from_be_bytes([first, second])) % count.max(1)
 }
 
-/// Whether a number of buckets is valid: a power of two, at most [`MAX_BUCKETS`].
+/// Returns `true` if a number of buckets is valid: a power of two, at most [`MAX_BUCKETS`].
 #[must_use]
 pub fn is_bucket_count(count: u32) -> bool {
     count.is_power_of_two() && count <= MAX_BUCKETS

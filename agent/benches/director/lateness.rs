@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! How late checks start, by the agent's own metric.
+//! Lateness of checks at their start, by the agent's own metric.
 
 use anyhow::{Context as _, Result};
 

@@ -45,7 +45,7 @@ impl State {
         (self != Self::Probing).then(|| self.is_up())
     }
 
-    /// Whether it takes connections.
+    /// Returns `true` if it takes connections.
     #[must_use]
     pub fn is_up(self) -> bool {
         matches!(self, Self::Up | Self::Ramping)

@@ -236,7 +236,8 @@ impl View<'_> {
         u64::from(self.backend.weight)
     }
 
-    /// Whether it takes connections because it is up. One that asks for weight 0 takes none.
+    /// Returns `true` if it takes connections because it is up. One that asks for weight 0 takes
+    /// none.
     fn is_healthy(&self) -> bool {
         self.is_enabled() && self.machine.state.is_up() && self.kernel_weight(1) > 0
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What one check makes of one backend: rise and fall.
+//! Judgement of one check about one backend: rise and fall.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What one probe of one backend has found.
+//! Outcome of one probe of one backend.
 
 use std::fmt;
 use std::sync::Arc;

@@ -25,7 +25,8 @@ pub struct Saved<K> {
 }
 
 impl<K> Saved<K> {
-    /// Whether the states are to be believed: they are of this boot, and younger than [`MAX_AGE`].
+    /// Returns `true` if the states are to be believed: they are of this boot, and younger than
+    /// [`MAX_AGE`].
     #[must_use]
     pub fn is_usable(&self, boot: &str, now: Duration) -> bool {
         let age = now.checked_sub(self.at);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the kernel is to have, and the order in which it gets it.
+//! Verdicts for the kernel, in the order in which it gets them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// Whether a new connection finds a server.
+    /// Returns `true` if a new connection finds a server.
     #[must_use]
     pub fn serves(&self) -> bool {
         self.sorry || self.backends.values().any(|each| each.weight > 0)

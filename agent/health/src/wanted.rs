@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is to be checked.
+//! Load balancers to be checked.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -12,7 +12,8 @@ use crate::layout::{
     ENDPOINTS, LOCAL_ENDPOINTS, OUTSIDE, SERVICES, address_len, read_way, way_key,
 };
 
-/// Whether requests change where UDP connections of any way go: flows in conntrack may be stale then.
+/// Returns `true` if requests change where UDP connections of any way go: flows in conntrack may be
+/// stale then.
 #[must_use]
 pub fn changes_udp(family: Family, requests: &[Request]) -> bool {
     let udp = Protocol::Udp.number();

@@ -57,7 +57,7 @@ fn has_other_types(desired: &TableContent, observed: &TableContent) -> bool {
     desired.sets.iter().any(differs)
 }
 
-/// Whether rules in the kernel are these.
+/// Returns `true` if rules in the kernel are these.
 fn is_dumped_as(wanted: &[Rule], dumped: &[Rule]) -> bool {
     let is_same = |(wanted, dumped): (&Rule, &Rule)| {
         wanted.len() == dumped.len() && wanted.iter().zip(dumped).all(|(w, d)| w.is_dumped_as(d))
@@ -181,7 +181,7 @@ fn push_elements(set: &Arc<str>, deleted: Pairs, added: Pairs, requests: &mut Ve
     }
 }
 
-/// Whether a key begins with that of a way.
+/// Returns `true` if a key begins with that of a way.
 pub(crate) fn is_of_way(key: &[u8], ways: &Elements) -> bool {
     let len = ways.keys().next().map_or(usize::MAX, |way| way.len());
     key.get(..len).is_some_and(|way| ways.contains_key(way))

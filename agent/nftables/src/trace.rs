@@ -159,7 +159,8 @@ impl<'a> Walk<'a> {
         self.steps.push(Step { place, found, why });
     }
 
-    /// Whether the source is one of the permitted ones: the range that begins last at or before it.
+    /// Returns `true` if the source is one of the permitted ones: the range that begins last at or
+    /// before it.
     fn is_allowed(&mut self) -> bool {
         let key = source_key(&self.way, self.packet.source);
         let set = self.content.sets.get(ALLOWED);
@@ -316,7 +317,7 @@ impl<'a> Walk<'a> {
         (false, "no rule masquerades it".to_owned())
     }
 
-    /// Whether an endpoint is one of this node.
+    /// Returns `true` if an endpoint is one of this node.
     fn is_here(&mut self, endpoint: WayKey) -> bool {
         self.has(
             HAIRPIN,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the node answers for: addresses, protocols and ports, and what becomes of their connections.
+//! Addresses, protocols and ports that the node answers for, and the destinations of their connections.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -171,7 +171,7 @@ impl MarkMask {
         self.0
     }
 
-    /// Whether a mark is one of the mask.
+    /// Returns `true` if a mark is one of the mask.
     #[must_use]
     pub fn contains(self, mark: u32) -> bool {
         mark != 0 && mark & !self.0 == 0

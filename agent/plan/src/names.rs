@@ -199,7 +199,7 @@ impl Names {
         format!("{}-{suffix}", self.prefix)
     }
 
-    /// Whether a chain name could be one of ours.
+    /// Returns `true` if a chain name could be one of ours.
     #[must_use]
     pub fn is_chain(&self, name: &str) -> bool {
         name.strip_prefix(&self.prefix)

@@ -31,7 +31,8 @@ fn is_in(records: &Records<'_>, key: &VirtualServerKey) -> bool {
 }
 
 impl KernelState {
-    /// Whether a virtual server is ours: by the ownership record, or because it was recovered.
+    /// Returns `true` if a virtual server is ours: by the ownership record, or because it was
+    /// recovered.
     #[must_use]
     pub fn owns(&self, names: &Names, key: &VirtualServerKey) -> bool {
         self.is_recorded(names, key) || self.recovered.contains(key)
@@ -98,7 +99,8 @@ impl KernelState {
         self.recovered = ours.copied().collect();
     }
 
-    /// Whether the record of a family is missing or empty while the sets created with it exist.
+    /// Returns `true` if the record of a family is missing or empty while the sets created with it
+    /// exist.
     fn has_lost_record(&self, names: &Names, family: Family) -> bool {
         let record = self.sets.get(&names.set(SetName::VirtualServers, family));
         let only_ours = names.set(SetName::ShortCircuit, family);

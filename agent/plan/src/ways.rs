@@ -116,7 +116,7 @@ fn same_backend(
     Some(if is_own { own } else { first })
 }
 
-/// Whether a record has checks by way of the service.
+/// Returns `true` if a record has checks by way of the service.
 #[must_use]
 pub fn has_ways(record: &Record) -> bool {
     let by_service = |check: &Arc<Check>| check.via != Via::Direct;

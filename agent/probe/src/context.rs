@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What all probes share.
+//! State that all probes share.
 
 use std::sync::Arc;
 

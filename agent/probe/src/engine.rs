@@ -205,7 +205,8 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Whether states may be saved. While those of the last run wait for a table, none are there to replace them.
+    /// Returns `true` if states may be saved. While those of the last run wait for a table, none
+    /// are there to replace them.
     fn may_save(&self) -> bool {
         self.restored.is_none()
     }

@@ -54,7 +54,8 @@ impl From<Stop> for Outcome {
     }
 }
 
-/// Whether an error says that this machine has run out of something, or has no link or interface.
+/// Returns `true` if an error says that this machine has run out of something, or has no link or
+/// interface.
 fn is_ours(error: &io::Error) -> bool {
     let ours = [
         Errno::MFILE,

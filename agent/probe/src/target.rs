@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Where a probe goes, and where from.
+//! Destination and source of a probe.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

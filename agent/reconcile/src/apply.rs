@@ -72,8 +72,9 @@ impl<D: Dataplane> Reconciler<D> {
         errors
     }
 
-    /// Whether the state of the kernel is certain after errors. An answer that contradicts the observed
-    /// state means that it was wrong, unless the kernel was read right before: then the step cannot work.
+    /// Returns `true` if the state of the kernel is certain after errors. An answer that
+    /// contradicts the observed state means that it was wrong, unless the kernel was read right
+    /// before: then the step cannot work.
     pub(crate) fn is_state_certain(
         &self,
         steps: &[Step],

@@ -43,13 +43,14 @@ impl FailedRecords {
         })
     }
 
-    /// Whether an attempt failed right after the kernel was read: a stale observed state is not the reason.
+    /// Returns `true` if an attempt failed right after the kernel was read: a stale observed state
+    /// is not the reason.
     pub(crate) fn is_stubborn(&self, record: Option<&RecordKey>) -> bool {
         let failed = self.0.get(&record.cloned());
         failed.is_some_and(|failed| failed.is_stubborn)
     }
 
-    /// Whether a failure without a record is due.
+    /// Returns `true` if a failure without a record is due.
     pub(crate) fn needs_all(&self) -> bool {
         self.0.get(&None).is_some_and(|failed| failed.is_due)
     }

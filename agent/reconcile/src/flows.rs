@@ -125,7 +125,7 @@ impl<'a> StaleFlows<'a> {
         }
     }
 
-    /// Whether a UDP flow is stale.
+    /// Returns `true` if a UDP flow is stale.
     #[must_use]
     pub fn is_stale(&self, flow: &Flow) -> bool {
         let (to, from) = (flow.original.destination, flow.reply.source);

@@ -2,7 +2,7 @@
 
 //! Settings of a director's host: they follow its `Director` object and the virtual addresses.
 //!
-//! What ends, ends before virtual servers change; what begins, begins after it. So a director that goes to standby
+//! Settings that go, go before virtual servers change; settings that come, come after it. So a director that goes to standby
 //! gives its addresses up first, and no address is announced before its virtual servers are there.
 
 use std::collections::BTreeSet;
@@ -297,7 +297,7 @@ fn addresses(
     chosen.collect()
 }
 
-/// Whether a virtual server has a real server with a weight.
+/// Returns `true` if a virtual server has a real server with a weight.
 fn takes_connections(state: &KernelState, key: &portolan_model::ipvs::VirtualServerKey) -> bool {
     let server = state.virtual_servers.get(key);
     server.is_some_and(|server| server.real_servers.values().any(|real| real.weight > 0))

@@ -201,8 +201,8 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
 }
 
 impl<D> Reconciler<D> {
-    /// Whether a desired virtual server would not get its packets yet. One that the kernel refuses for good is
-    /// not waited for.
+    /// Returns `true` if a desired virtual server would not get its packets yet. One that the
+    /// kernel refuses for good is not waited for.
     pub(crate) fn lacks(
         &self,
         observed: &KernelState,
@@ -215,7 +215,7 @@ impl<D> Reconciler<D> {
     }
 }
 
-/// Whether packets to a virtual server would arrive there.
+/// Returns `true` if packets to a virtual server would arrive there.
 fn is_served(observed: &KernelState, desired: &KernelState, key: &VirtualServerKey) -> bool {
     let has_route = key.socket().is_none_or(|socket| {
         let vip = socket.ip();

@@ -455,8 +455,8 @@ fn describe(family: Family, error: &CommitError, requests: &[Request]) {
     }
 }
 
-/// Whether two contents are the same table. Rules that the kernel dumps have more attributes than those
-/// that were written.
+/// Returns `true` if two contents are the same table. Rules that the kernel dumps have more
+/// attributes than those that were written.
 fn is_alike(now: &Option<TableContent>, before: &Option<TableContent>) -> bool {
     match (now, before) {
         (None, None) => true,

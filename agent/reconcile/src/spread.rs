@@ -180,7 +180,7 @@ fn quiet(
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// Whether virtual servers wait to be deleted.
+    /// Returns `true` if virtual servers wait to be deleted.
     #[must_use]
     pub fn has_put_off(&self) -> bool {
         self.put_off.len() > 0

@@ -57,7 +57,8 @@ impl Arrivals {
     }
 }
 
-/// Whether load balancers may use the node. Files may lack the Node, which is eligible then.
+/// Returns `true` if load balancers may use the node. Files may lack the Node, which is eligible
+/// then.
 fn is_eligible(source: Source, node: &NodeInfo) -> bool {
     node.eligible || (source == Source::File && *node == NodeInfo::default())
 }

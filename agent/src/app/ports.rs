@@ -119,7 +119,7 @@ impl Ports {
     }
 }
 
-/// Whether connections to an address reach a listener.
+/// Returns `true` if connections to an address reach a listener.
 fn covers(listener: SocketAddr, address: SocketAddr) -> bool {
     listener.port() == address.port()
         && (listener.ip().is_unspecified() || listener.ip() == address.ip())

@@ -300,8 +300,8 @@ impl KernelArgs {
     }
 }
 
-/// Whether iptables reads a name as that of one interface: at most 15 bytes (`IFNAMSIZ`), and no `+`
-/// at the end, which matches any continuation.
+/// Returns `true` if iptables reads a name as that of one interface: at most 15 bytes (`IFNAMSIZ`),
+/// and no `+` at the end, which matches any continuation.
 fn is_interface(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'"' && byte != b'\'';
     let start = |c: char| c != '-' && c != '!';

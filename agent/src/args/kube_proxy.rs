@@ -100,7 +100,8 @@ const NO_CLIENT: &str = "the agent has no API client";
 const AT_ONCE: &str = "changes are programmed as they arrive";
 
 impl KubeProxyArgs {
-    /// Whether the verbosity asks for the log level debug, which other log flags override.
+    /// Returns `true` if the verbosity asks for the log level debug, which other log flags
+    /// override.
     pub(super) fn is_verbose(&self) -> bool {
         self.verbosity >= Some(DEBUG_VERBOSITY)
     }

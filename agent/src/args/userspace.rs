@@ -126,7 +126,7 @@ impl FromArgMatches for RunCommandArgs {
 }
 
 impl RunCommandArgs {
-    /// Whether the state is in a directory that is deleted at the end.
+    /// Returns `true` if the state is in a directory that is deleted at the end.
     #[must_use]
     pub fn has_own_directory(&self) -> bool {
         self.run.state_dir.as_os_str() == OWN_DIRECTORY

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is to be checked, from the records of a table.
+//! Load balancers to be checked, from the records of a table.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -108,8 +108,8 @@ pub(super) fn load_balancer(
     }
 }
 
-/// Whether some frontend of a record is in front of a backend. Another backend is in no virtual server, and must not
-/// count for the quorum.
+/// Returns `true` if some frontend of a record is in front of a backend. Another backend is in no
+/// virtual server, and must not count for the quorum.
 pub(crate) fn is_served(
     record: &Record,
     backend: SocketAddr,

@@ -121,7 +121,7 @@ async fn one(
     announcement.addresses
 }
 
-/// Whether a host answers for its virtual addresses by an interface.
+/// Returns `true` if a host answers for its virtual addresses by an interface.
 fn answers_by(interface: &str, asked: Option<&Asked>) -> bool {
     asked.is_some_and(|Asked { host, .. }| {
         host.answers() && host.interface.as_deref() == Some(interface)

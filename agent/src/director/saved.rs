@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What outlives a run of the agent: the commanded role, and what is ours in the kernel.
+//! State that outlives a run of the agent: the commanded role, and objects of ours in the kernel.
 
 use std::io;
 use std::path::Path;
@@ -56,7 +56,8 @@ pub(crate) fn load_role(directory: &Path) -> Activity {
     }
 }
 
-/// Whether a file was written in this boot; true if that is unknown, as with a time in the future.
+/// Returns `true` if a file was written in this boot; true if that is unknown, as with a time in
+/// the future.
 fn is_written_since_boot(path: &Path) -> bool {
     let written = std::fs::metadata(path).and_then(|file| file.modified());
     let age = written.ok().and_then(|at| at.elapsed().ok());

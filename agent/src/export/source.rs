@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Where `export` takes the table from.
+//! The table of `export`, and where it comes from.
 
 use std::sync::Arc;
 

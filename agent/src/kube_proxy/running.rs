@@ -114,7 +114,7 @@ async fn mode_at(address: SocketAddr) -> Option<String> {
     (head.contains(" 200 ") && known.contains(&mode)).then(|| mode.to_owned())
 }
 
-/// Whether the answer at an address is that of a kube-proxy, healthy or not.
+/// Returns `true` if the answer at an address is that of a kube-proxy, healthy or not.
 async fn is_healthz(address: SocketAddr) -> bool {
     let answer = ask(address, "/healthz").await;
     answer.is_some_and(|(_, body)| body.contains("\"lastUpdated\""))

@@ -113,17 +113,17 @@ impl Takeover {
         }
     }
 
-    /// Whether leftovers remain.
+    /// Returns `true` if leftovers remain.
     pub(crate) fn is_begun(&self) -> bool {
         self.phase == Phase::Begun
     }
 
-    /// Whether nothing of a kube-proxy is left to take over from.
+    /// Returns `true` if nothing of a kube-proxy is left to take over from.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// Whether a takeover was asked for or has begun, and is not over.
+    /// Returns `true` if a takeover was asked for or has begun, and is not over.
     pub(crate) fn is_pending(&self) -> bool {
         match self.phase {
             Phase::Before(_) => self.config.asked,
@@ -132,7 +132,8 @@ impl Takeover {
         }
     }
 
-    /// Whether a kube-proxy still runs, so that nothing may be programmed. It is logged once.
+    /// Returns `true` if a kube-proxy still runs, so that nothing may be programmed. It is logged
+    /// once.
     pub(crate) async fn waits(&mut self) -> bool {
         if !self.config.asked || !matches!(self.phase, Phase::Before(_)) {
             return false;
@@ -186,7 +187,8 @@ impl Takeover {
         Ok(())
     }
 
-    /// Whether a table lacks so many virtual servers that it may be wrong, and is too recent to be trusted.
+    /// Returns `true` if a table lacks so many virtual servers that it may be wrong, and is too
+    /// recent to be trusted.
     fn doubts(&self, claim: &Claim, since: Option<Instant>) -> bool {
         let TakeoverConfig {
             percent, patience, ..

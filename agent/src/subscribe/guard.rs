@@ -153,7 +153,7 @@ fn loss_of<'a>(of: &NodeTable, lost: impl Iterator<Item = &'a RecordKey>) -> Los
     loss
 }
 
-/// Whether a record is lost from one table to the next.
+/// Returns `true` if a record is lost from one table to the next.
 fn is_lost(key: &RecordKey, before: &NodeTable, after: &NodeTable) -> bool {
     let after = after.records.get(key);
     let before = before.records.get(key);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the sync loop needs of a reconciler, whatever programs the kernel.
+//! The reconciler as the sync loop uses it, for all dataplanes.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -65,7 +65,7 @@ pub trait Engine: Send {
         None
     }
 
-    /// Whether the state of the kernel is certain.
+    /// Returns `true` if the state of the kernel is certain.
     fn is_certain(&mut self) -> bool;
 
     /// Numbers of desired iptables rules, by iptables table.
@@ -101,7 +101,7 @@ pub trait Engine: Send {
         None
     }
 
-    /// Whether deletions wait for room in the kernel.
+    /// Returns `true` if deletions wait for room in the kernel.
     fn has_put_off(&self) -> bool {
         false
     }
@@ -149,7 +149,7 @@ pub trait Engine: Send {
         std::future::ready(false)
     }
 
-    /// Whether another engine is to take this one's place when the takeover is over.
+    /// Returns `true` if another engine is to take this one's place when the takeover is over.
     fn has_successor(&self) -> bool {
         false
     }

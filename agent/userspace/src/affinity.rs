@@ -69,7 +69,7 @@ impl Affinity {
         self.clients.len()
     }
 
-    /// Whether nobody is remembered.
+    /// Returns `true` if nobody is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty()

@@ -73,7 +73,7 @@ impl Chooser {
         }
     }
 
-    /// Whether an endpoint is in the list.
+    /// Returns `true` if an endpoint is in the list.
     #[must_use]
     pub fn has(&self, address: SocketAddr) -> bool {
         self.endpoints.iter().any(|e| e.address == address)

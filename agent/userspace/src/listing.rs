@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is served where, for people and for /etc/hosts.
+//! Lists of the served ways, for people and for /etc/hosts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Where each way is listened for. Pure.
+//! Places at which ways are listened for. Pure.
 //!
 //! Inside of a command's namespaces that is the way's own address. On a shared loopback device each Service has an
 //! address 127.64.0.0/10 by the hash of its name, so that files with names stay true, and for IPv6 a port of ::1.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What all ways of one Service port share: remembered clients, and the connections of endpoints that no longer serve.
+//! State that all ways of one Service port share: remembered clients, and connections of endpoints that serve no more.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -137,7 +137,7 @@ impl Lease {
         }
     }
 
-    /// Whether the endpoint has stopped to serve.
+    /// Returns `true` if the endpoint has stopped to serve.
     #[cfg(test)]
     fn is_ending(&self) -> bool {
         self.0.borrow().is_some()

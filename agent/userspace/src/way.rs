@@ -80,7 +80,7 @@ impl Way {
         true
     }
 
-    /// Whether one of a client's addresses is in the permitted ranges.
+    /// Returns `true` if one of a client's addresses is in the permitted ranges.
     pub(crate) fn permits(&self, addresses: &[IpAddr]) -> bool {
         let ranges = &self.state().ranges;
         let contains = |ip: &IpAddr| ranges.iter().any(|range| range.contains(ip));

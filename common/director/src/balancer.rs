@@ -116,8 +116,8 @@ impl LoadBalancer {
         families(&self.frontends)
     }
 
-    /// Whether a server is behind the frontends of a family: of its own family and, by a tunnel,
-    /// also of the other one if the object has no frontend of its own.
+    /// Returns `true` if a server is behind the frontends of a family: of its own family and, by a
+    /// tunnel, also of the other one if the object has no frontend of its own.
     #[must_use]
     pub fn serves(&self, address: IpAddr, forwarding: Forwarding, family: Family) -> bool {
         serves(self.families(), address, forwarding, family)
@@ -158,7 +158,7 @@ pub(crate) fn families(frontends: &[Frontend]) -> Families {
         .collect()
 }
 
-/// Whether a server is behind the frontends of a family, of an object that has `all`.
+/// Returns `true` if a server is behind the frontends of a family, of an object that has `all`.
 pub(crate) fn serves(
     all: Families,
     address: IpAddr,

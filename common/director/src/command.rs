@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What `config check` and `config explain` answer, as texts and exit codes.
+//! Answers of `config check` and `config explain`, as texts and exit codes.
 
 use crate::explain::explain;
 use crate::generation::{File, parse};

@@ -141,13 +141,13 @@ impl Metadata {
     }
 }
 
-/// Whether a field need not be written.
+/// Returns `true` if a field need not be written.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// Whether a number need not be written.
+/// Returns `true` if a number need not be written.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_zero(value: &u32) -> bool {
     *value == 0

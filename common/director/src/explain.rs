@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What real servers need: the commands that prepare them, as `config explain` prints them.
+//! Preparation of real servers: the commands that `config explain` prints.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! How packets reach a server, and which clients stay with it.
+//! Methods that bring packets to a server, and clients that stay with it.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Forwarding {
         }
     }
 
-    /// Whether a server can have another port than the frontend.
+    /// Returns `true` if a server can have another port than the frontend.
     #[must_use]
     pub fn translates_ports(self) -> bool {
         self == Self::Masquerade

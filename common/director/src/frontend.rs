@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What clients connect to.
+//! Places that clients connect to.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -95,7 +95,7 @@ impl Packets {
         }
     }
 
-    /// Whether the kernel finds its virtual servers by a mark.
+    /// Returns `true` if the kernel finds its virtual servers by a mark.
     #[must_use]
     pub fn is_marked(&self) -> bool {
         !matches!(self, Self::Port { .. })
@@ -206,7 +206,7 @@ impl Claim {
         }
     }
 
-    /// Whether no packet may have both.
+    /// Returns `true` if no packet may have both.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let range = |claim: &Self| match claim {
             Self::Ports { first, last, .. } => (*first, *last),

@@ -135,8 +135,8 @@ fn finish(
     Err(reader.problems)
 }
 
-/// Whether a document is a director's: its API group or its kind says so. If only one of them does, the other one is
-/// mistyped, and an error.
+/// Returns `true` if a document is a director's: its API group or its kind says so. If only one of
+/// them does, the other one is mistyped, and an error.
 #[must_use]
 pub fn is_ours(api_version: Option<&str>, kind: Option<&str>) -> bool {
     let is_group = api_version.is_some_and(|version| version.starts_with("portolan.dev/"));

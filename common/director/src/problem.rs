@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is wrong with a file, and where.
+//! Problems of a file, with their places.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the fields of an object say together.
+//! Rules about the fields of an object together.
 //!
 //! A rule is not applied to fields that are wrong by themselves: what it would say follows from
 //! them only.

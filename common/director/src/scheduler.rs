@@ -52,13 +52,13 @@ impl SchedulerName {
         Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
 
-    /// Whether a client's hash chooses the backend, with the flags `Port` and `Fallback`.
+    /// Returns `true` if a client's hash chooses the backend, with the flags `Port` and `Fallback`.
     #[must_use]
     pub fn hashes_source(self) -> bool {
         matches!(self, Self::Sh | Self::Mh)
     }
 
-    /// Whether a weight that grows slowly attracts few clients first.
+    /// Returns `true` if a weight that grows slowly attracts few clients first.
     #[must_use]
     pub fn ramps(self) -> bool {
         matches!(
@@ -67,7 +67,7 @@ impl SchedulerName {
         )
     }
 
-    /// Whether only zero and other weights differ.
+    /// Returns `true` if only zero and other weights differ.
     #[must_use]
     pub fn ignores_shares(self) -> bool {
         matches!(self, Self::Rr | Self::Lc)

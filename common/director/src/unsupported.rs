@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What files may say but this version does not program.
+//! Settings that files may have and this version does not program.
 
 use std::net::IpAddr;
 

@@ -50,7 +50,7 @@ impl Converted {
         });
     }
 
-    /// Whether something that is set has no counterpart.
+    /// Returns `true` if something that is set has no counterpart.
     #[must_use]
     pub fn has_losses(&self) -> bool {
         self.findings.iter().any(|finding| finding.is_lost)

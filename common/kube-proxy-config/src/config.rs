@@ -84,7 +84,7 @@ impl Config {
         FIELDS.iter().filter_map(set)
     }
 
-    /// Whether the mode of this configuration reads a field of these modes.
+    /// Returns `true` if the mode of this configuration reads a field of these modes.
     #[must_use]
     pub fn reads(&self, modes: Modes) -> bool {
         let mode = self.text("mode").unwrap_or_default();
@@ -247,7 +247,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether fields are below the path.
+/// Returns `true` if fields are below the path.
 fn is_group(path: &str) -> bool {
     FIELDS.iter().any(|field| {
         let rest = field.path.strip_prefix(path);

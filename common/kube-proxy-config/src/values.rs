@@ -22,7 +22,7 @@ impl Values {
         self.0.get(path).map(|(value, _)| value)
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -72,7 +72,7 @@ impl<'m> Series<'m> {
         }
     }
 
-    /// Whether the series only grows.
+    /// Returns `true` if the series only grows.
     #[must_use]
     pub fn is_counted(self) -> bool {
         match self {
@@ -81,7 +81,7 @@ impl<'m> Series<'m> {
         }
     }
 
-    /// Whether the series has a label, of its own or of its target.
+    /// Returns `true` if the series has a label, of its own or of its target.
     #[must_use]
     pub fn has_label(self, label: &str) -> bool {
         let is_limit = label == "le" && matches!(self, Self::Buckets(_));

@@ -119,7 +119,7 @@ fn default(arg: &Arg) -> String {
     values.join(", ")
 }
 
-/// Whether a flag takes no value.
+/// Returns `true` if a flag takes no value.
 fn is_switch(arg: &Arg) -> bool {
     matches!(
         arg.get_action(),

@@ -42,7 +42,7 @@ pub struct DebugArgs {
 }
 
 impl DebugArgs {
-    /// Whether the flag names a socket.
+    /// Returns `true` if the flag names a socket.
     #[must_use]
     pub fn names_socket(&self) -> bool {
         self.debug_listen

@@ -155,7 +155,7 @@ pub async fn serve_http<L: Accept>(
     }
 }
 
-/// Whether an error concerns a connection that ended before it was accepted.
+/// Returns `true` if an error concerns a connection that ended before it was accepted.
 fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(

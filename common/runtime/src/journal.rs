@@ -85,7 +85,7 @@ const fn prefix(level: Level) -> &'static str {
     }
 }
 
-/// Whether the variable names a stream by its device and inode.
+/// Returns `true` if the variable names a stream by its device and inode.
 fn is_journal(variable: Option<&str>, (device, inode): (u64, u64)) -> bool {
     let named = variable.and_then(|text| text.split_once(':'));
     named.is_some_and(|(d, i)| d.parse() == Ok(device) && i.parse() == Ok(inode))

@@ -186,7 +186,7 @@ impl Slot {
         self.displaced.clone().cancelled_owned()
     }
 
-    /// Whether another connection has displaced this one.
+    /// Returns `true` if another connection has displaced this one.
     #[must_use]
     pub fn is_displaced(&self) -> bool {
         self.displaced.is_cancelled()

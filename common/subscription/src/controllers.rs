@@ -66,7 +66,7 @@ impl Controllers {
         }
     }
 
-    /// Whether there is no controller and never will be.
+    /// Returns `true` if there is no controller and never will be.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!(&self.endpoints, Endpoints::Fixed(list) if list.is_empty())
@@ -89,7 +89,7 @@ impl Controllers {
         self.reconnect.current().cloned()
     }
 
-    /// Whether there are other controllers than the current one.
+    /// Returns `true` if there are other controllers than the current one.
     #[must_use]
     pub fn has_others(&self) -> bool {
         self.reconnect.has_others()
@@ -105,7 +105,7 @@ impl Controllers {
         self.reconnect.after(end)
     }
 
-    /// Whether all controllers have been tried since names were resolved.
+    /// Returns `true` if all controllers have been tried since names were resolved.
     #[must_use]
     pub fn is_round_over(&self) -> bool {
         self.reconnect.current().is_none()

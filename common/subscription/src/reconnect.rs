@@ -89,7 +89,7 @@ impl<T: PartialEq> Reconnect<T> {
         }
     }
 
-    /// Whether there are other targets.
+    /// Returns `true` if there are other targets.
     #[must_use]
     pub fn has_others(&self) -> bool {
         self.size > 1

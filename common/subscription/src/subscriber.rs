@@ -38,7 +38,7 @@ pub trait Subscriber: Send {
     /// If the frame does not fit the earlier ones. A new stream is begun.
     fn take_frame(&mut self, frame: Self::Frame) -> Result<Taken, Self::Error>;
 
-    /// Whether tables of a controller of this cluster may be taken.
+    /// Returns `true` if tables of a controller of this cluster may be taken.
     fn is_of_our_cluster(&mut self, id: &str) -> bool;
 
     /// The guard that judges the tables.
@@ -47,7 +47,7 @@ pub trait Subscriber: Send {
     /// Releases held deletions.
     fn release(&mut self);
 
-    /// Whether [`Self::next_message`] has a message.
+    /// Returns `true` if [`Self::next_message`] has a message.
     fn has_message(&self) -> bool;
 
     /// The next message to the controller.

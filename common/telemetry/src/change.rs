@@ -40,8 +40,8 @@ impl Change {
         SpanId::from_bytes(bytes)
     }
 
-    /// Whether the change is one of a part of all, from 0 to 1: that of the greatest identifiers, as
-    /// OpenTelemetry's samplers choose it.
+    /// Returns `true` if the change is one of a part of all, from 0 to 1: that of the greatest
+    /// identifiers, as OpenTelemetry's samplers choose it.
     #[must_use]
     pub fn is_sampled(self, part: f64) -> bool {
         let bytes = self.trace_id().to_bytes();

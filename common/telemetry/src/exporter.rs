@@ -163,7 +163,7 @@ impl Spans {
         &self.instance
     }
 
-    /// Whether the spans of a change are exported.
+    /// Returns `true` if the spans of a change are exported.
     #[must_use]
     pub fn wants(&self, change: Change) -> bool {
         change.epoch != 0 && change.is_sampled(self.sample)

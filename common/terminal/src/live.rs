@@ -44,7 +44,7 @@ pub trait Live {
     fn draw(&self, frame: &mut Frame<'_>);
 }
 
-/// Whether standard input and output are a terminal.
+/// Returns `true` if standard input and output are a terminal.
 #[must_use]
 pub fn has_terminal() -> bool {
     stdin().is_terminal() && stdout().is_terminal()

@@ -97,7 +97,7 @@ impl ClientFiles {
     }
 }
 
-/// Whether a file is there and not empty: an object of Kubernetes may be filled later.
+/// Returns `true` if a file is there and not empty: an object of Kubernetes may be filled later.
 fn is_present(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
 }

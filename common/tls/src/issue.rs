@@ -67,7 +67,7 @@ impl Authority {
         })
     }
 
-    /// Whether the key is that of the certificate.
+    /// Returns `true` if the key is that of the certificate.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let Ok(der) = CertificateDer::from_pem_slice(self.cert.as_bytes()) else {

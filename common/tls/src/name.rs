@@ -118,7 +118,7 @@ impl EdgeName {
 }
 
 impl PeerName {
-    /// Whether a URI has the scheme of these names. Other URIs are ignored.
+    /// Returns `true` if a URI has the scheme of these names. Other URIs are ignored.
     #[must_use]
     pub fn claims(uri: &str) -> bool {
         let scheme = uri.get(..SCHEME.len());

@@ -69,7 +69,7 @@ impl Health {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether the current files cannot be used, so that older content is in force.
+    /// Returns `true` if the current files cannot be used, so that older content is in force.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)

@@ -147,7 +147,7 @@ impl Identity {
         }
     }
 
-    /// Whether the peer is authenticated.
+    /// Returns `true` if the peer is authenticated.
     #[must_use]
     pub fn is_known(&self) -> bool {
         matches!(self, Self::Known(..))

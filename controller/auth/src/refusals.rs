@@ -85,7 +85,7 @@ reasons! {
 }
 
 impl RefusalReason {
-    /// Whether the reason lies in a peer's credential.
+    /// Returns `true` if the reason lies in a peer's credential.
     #[must_use]
     pub fn is_credential(self) -> bool {
         matches!(
@@ -198,7 +198,7 @@ impl Refusals {
         RefusalReason::ALL.iter().copied().zip(counts).collect()
     }
 
-    /// Whether a peer is to be reported now; if so, remembers it.
+    /// Returns `true` if a peer is to be reported now; if so, remembers it.
     fn is_news(&self, peer: IpAddr, now: Instant) -> bool {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         let quiet = |at: &Instant| now.saturating_duration_since(*at) < QUIET;

@@ -47,7 +47,7 @@ pub struct DirtySet {
 }
 
 impl DirtySet {
-    /// Whether nothing is dirty.
+    /// Returns `true` if nothing is dirty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self {

@@ -90,7 +90,7 @@ fn is_connected(node: &Value) -> bool {
     node["connected"] == true
 }
 
-/// Whether an entry is of a later session than another one.
+/// Returns `true` if an entry is of a later session than another one.
 fn is_newer(node: &Value, than: &Value) -> bool {
     let at = |node: &Value| node["connected_at_ms"].as_u64();
     is_connected(node) || at(node) > at(than)

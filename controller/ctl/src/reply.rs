@@ -28,7 +28,8 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Whether it is another program's format, in which only a node's table can be printed.
+    /// Returns `true` if it is another program's format, in which only a node's table can be
+    /// printed.
     pub(crate) fn is_export(self) -> bool {
         matches!(self, Self::Iptables | Self::Nft | Self::Ipvsadm)
     }

@@ -60,7 +60,7 @@ pub struct DnsServerArgs {
 }
 
 impl DnsServerArgs {
-    /// Whether there is an address to serve at.
+    /// Returns `true` if there is an address to serve at.
     #[must_use]
     pub fn is_on(&self) -> bool {
         !self.bind.is_empty()

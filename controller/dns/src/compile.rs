@@ -27,7 +27,7 @@ struct Goal<'a> {
 }
 
 impl Goal<'_> {
-    /// Whether it is of this port and protocol; of any, if a label is empty.
+    /// Returns `true` if it is of this port and protocol; of any, if a label is empty.
     fn is_of(&self, port: &str, protocol: &str) -> bool {
         let own = self.port.map_or("", |port| port.name.as_str());
         let own_protocol = self.port.map_or("", |port| protocol_label(port.protocol));
@@ -160,7 +160,7 @@ impl<'c> Compiler<'c> {
         }
     }
 
-    /// Whether an endpoint is ready: each has a PTR record.
+    /// Returns `true` if an endpoint is ready: each has a PTR record.
     fn has_endpoints(&self) -> bool {
         let mut owners = self.records.pointers.iter().map(|(_, owner, _)| owner);
         owners.any(|owner| *owner == Owner::Endpoint)

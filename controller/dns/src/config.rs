@@ -165,7 +165,7 @@ impl ZoneConfig {
         self
     }
 
-    /// Whether the objects of a Namespace have names.
+    /// Returns `true` if the objects of a Namespace have names.
     pub(crate) fn exposes(&self, namespace: &str) -> bool {
         self.namespaces.is_empty() || self.namespaces.contains(&namespace.to_ascii_lowercase())
     }

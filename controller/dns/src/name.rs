@@ -49,7 +49,7 @@ pub(crate) fn suffix(name: &Name, zone: &Name) -> Name {
     name.trim_to(zone.iter().len())
 }
 
-/// Whether a zone is in the reverse tree.
+/// Returns `true` if a zone is in the reverse tree.
 pub(crate) fn is_reverse(zone: &Name) -> bool {
     let last: Vec<_> = zone.iter().rev().take(2).map(lower).collect();
     let is = |tree: [&str; 2]| last.iter().rev().eq(tree.iter());

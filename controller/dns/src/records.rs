@@ -84,13 +84,13 @@ pub struct ServiceRecords {
 }
 
 impl ServiceRecords {
-    /// Whether any name exists.
+    /// Returns `true` if any name exists.
     pub(crate) fn exist(&self) -> bool {
         !self.names.is_empty() || self.zones.is_some()
     }
 
-    /// Whether all names are equal. PTR records follow from the names, except those of slices
-    /// without their Service. (A headless Service and another one may have equal records, if
+    /// Returns `true` if all names are equal. PTR records follow from the names, except those of
+    /// slices without their Service. (A headless Service and another one may have equal records, if
     /// neither has any; they differ for exporters.)
     pub(crate) fn same_names(&self, other: &Self) -> bool {
         (self.headless, &self.names, &self.zones) == (other.headless, &other.names, &other.zones)
@@ -115,12 +115,13 @@ impl ServiceRecords {
         }
     }
 
-    /// Whether two labels are those of an endpoint and its cluster, as in CoreDNS: none has an underscore.
+    /// Returns `true` if two labels are those of an endpoint and its cluster, as in CoreDNS: none
+    /// has an underscore.
     fn is_host(&self, host: &str, cluster: &str) -> bool {
         self.of_clusters && !host.starts_with('_') && !cluster.starts_with('_')
     }
 
-    /// Whether `labels` are below the name of a topology zone.
+    /// Returns `true` if `labels` are below the name of a topology zone.
     pub(crate) fn is_zonal(&self, labels: &[String]) -> bool {
         self.zones.is_some() && labels.last().is_some_and(|last| last == ZONE_LABEL)
     }

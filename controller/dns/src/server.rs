@@ -46,7 +46,7 @@ impl Server {
         self
     }
 
-    /// Whether the zone is synced: before that every answer is SERVFAIL.
+    /// Returns `true` if the zone is synced: before that every answer is SERVFAIL.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.zone.read().is_synced()

@@ -187,7 +187,7 @@ impl Outbox {
         self.ledger.size().0
     }
 
-    /// Whether there are no objects.
+    /// Returns `true` if there are no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

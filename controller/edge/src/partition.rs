@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the centre has received of a cluster. The objects before a commit are staged; the commit takes them in, or
+//! Objects that the centre has received of a cluster. Those before a commit are staged; the commit takes them in, or
 //! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -39,13 +39,14 @@ pub enum EtcdError {
 }
 
 impl EtcdError {
-    /// Whether another member may do better.
+    /// Returns `true` if another member may do better.
     #[must_use]
     pub fn is_of_member(&self) -> bool {
         !matches!(self, Self::Compacted(_) | Self::WentBack { .. })
     }
 
-    /// Whether no answer came, so that a write may be done all the same. Other errors are refusals.
+    /// Returns `true` if no answer came, so that a write may be done all the same. Other errors are
+    /// refusals.
     #[must_use]
     pub fn is_without_answer(&self) -> bool {
         match self {

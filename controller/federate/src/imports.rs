@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Which imports exist in which clusters: policies, exports and namespaces together.
+//! Imports of each cluster: policies, exports and namespaces together.
 //!
 //! An export is visible in a cluster if it is good, ExportPolicies allow it and that cluster,
 //! ImportPolicies of that cluster allow it, and the namespace that it has there exists. The visible
@@ -119,7 +119,7 @@ pub struct ImportHere {
 }
 
 impl ImportHere {
-    /// Whether the cluster has no range for the import.
+    /// Returns `true` if the cluster has no range for the import.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.import.kind == ImportKind::ClusterSetIp && self.families.is_empty()

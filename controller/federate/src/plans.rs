@@ -153,7 +153,7 @@ pub struct PlanChanges {
 }
 
 impl PlanChanges {
-    /// Whether nothing differs.
+    /// Returns `true` if nothing differs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self {

@@ -276,9 +276,9 @@ pub fn shares(input: &Input<'_>) -> Shares {
     }
 }
 
-/// Whether the first tiers, so many, take all connections whatever the clusters of later ones have.
-/// `clusters` needs those of the first ones. It holds only if one of them has a ready endpoint: if none has,
-/// those of later tiers decide which endpoints are usable.
+/// Returns `true` if the first tiers, so many, take all connections whatever the clusters of later
+/// ones have. `clusters` needs those of the first ones. It holds only if one of them has a ready
+/// endpoint: if none has, those of later tiers decide which endpoints are usable.
 #[must_use]
 pub fn is_settled(input: &Input<'_>, tiers: usize) -> bool {
     let first = Input {

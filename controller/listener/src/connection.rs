@@ -115,8 +115,8 @@ impl Connection {
         }
     }
 
-    /// Whether the connection has neither been idle yet nor read twice. Most agents are admitted
-    /// within this turn and need no timer. A peer that never stops sending leaves it too.
+    /// Returns `true` if the connection has neither been idle yet nor read twice. Most agents are
+    /// admitted within this turn and need no timer. A peer that never stops sending leaves it too.
     fn is_in_first_turn(&self) -> bool {
         !self.peer.is_open() && !self.read_on
     }

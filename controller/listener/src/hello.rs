@@ -35,7 +35,7 @@ pub(crate) async fn client_hello(stream: &TcpStream) -> io::Result<Accepted> {
     }
 }
 
-/// Whether the socket has data of the peer that was not read yet.
+/// Returns `true` if the socket has data of the peer that was not read yet.
 pub(crate) fn is_unread(stream: &TcpStream) -> bool {
     rustix::io::ioctl_fionread(stream).is_ok_and(|bytes| bytes > 0)
 }

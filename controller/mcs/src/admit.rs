@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Whether a write that somebody else planned is one that this program plans. A cluster whose writes are planned
-//! elsewhere believes no more than that: no other kind, no other field, and no label that would make an object part of
-//! something else.
+//! Admission of a write that somebody else planned: it must be one that this program plans. A cluster whose writes
+//! are planned elsewhere believes no more than that: no other kind, no other field, and no label that would make an
+//! object part of something else.
 
 mod shape;
 

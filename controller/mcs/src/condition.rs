@@ -35,7 +35,7 @@ impl WantedCondition {
         if self.status { "True" } else { "False" }
     }
 
-    /// Whether an object has the condition, for this generation of it.
+    /// Returns `true` if an object has the condition, for this generation of it.
     fn is_there(&self, conditions: &[Condition], generation: i64) -> bool {
         let found = self.of_kind(conditions);
         found.is_some_and(|found| {
@@ -85,7 +85,7 @@ pub(crate) fn of_import(wanted: &[WantedCondition], found: &[Condition]) -> Vec<
     wanted.iter().cloned().chain(left).collect()
 }
 
-/// Whether an object has all conditions, for this generation of it.
+/// Returns `true` if an object has all conditions, for this generation of it.
 pub(crate) fn are_there(wanted: &[WantedCondition], found: &[Condition], generation: i64) -> bool {
     wanted.iter().all(|one| one.is_there(found, generation))
 }

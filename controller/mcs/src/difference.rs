@@ -25,7 +25,7 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Whether an import that these clusters export may be other than it seems.
+    /// Returns `true` if an import that these clusters export may be other than it seems.
     fn concerns(&self, exporting: &BTreeSet<Arc<str>>) -> bool {
         !self.ids.is_disjoint(exporting)
     }

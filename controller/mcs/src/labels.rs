@@ -38,12 +38,12 @@ pub(crate) fn annotations(given: &BTreeMap<String, String>) -> BTreeMap<String, 
         .collect()
 }
 
-/// Whether a namespace and a name are those of an object: DNS labels.
+/// Returns `true` if a namespace and a name are those of an object: DNS labels.
 pub(crate) fn is_object(name: &ImportName) -> bool {
     is_label(&name.namespace) && is_label(&name.name)
 }
 
-/// Whether a text is a qualified name, and not one of ours.
+/// Returns `true` if a text is a qualified name, and not one of ours.
 fn is_key(key: &str) -> bool {
     if key.starts_with(OURS) {
         return false;

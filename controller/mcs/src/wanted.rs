@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What one cluster should have.
+//! Objects that one cluster should have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

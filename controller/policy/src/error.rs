@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What can be wrong with an object, by reason.
+//! Errors of an object, by reason.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ impl Reason {
         }
     }
 
-    /// Whether the object is in force nevertheless.
+    /// Returns `true` if the object is in force nevertheless.
     #[must_use]
     pub fn is_warning(self) -> bool {
         self == Self::UnknownCluster

@@ -247,7 +247,7 @@ impl Objects {
             .collect()
     }
 
-    /// Whether some Service is exported without a ServiceExport.
+    /// Returns `true` if some Service is exported without a ServiceExport.
     #[must_use]
     pub fn exports_automatically(&self) -> bool {
         let by_policy = self.exports.values().any(|policy| policy.automatic);

@@ -95,7 +95,7 @@ pub fn may_be_node_ports(cluster: &Cluster) -> Option<MayBeNodePorts> {
         .then_some(MayBeNodePorts(ports))
 }
 
-/// Whether nodes of a cluster send packets to addresses of another one's pods.
+/// Returns `true` if nodes of a cluster send packets to addresses of another one's pods.
 fn reach(cluster: &Cluster, other: &Cluster) -> bool {
     let is_flat = |cluster: &Cluster| cluster.network.mode == NetworkMode::Flat;
     cluster.meta.name != other.meta.name && is_flat(cluster) && is_flat(other)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Which policy applies, and why.
+//! The policy that applies, and the reason.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -99,7 +99,7 @@ pub struct ExportDecision<'p> {
 }
 
 impl ExportDecision<'_> {
-    /// Whether a cluster may import it.
+    /// Returns `true` if a cluster may import it.
     #[must_use]
     pub fn reaches(&self, cluster: &ClusterFacts<'_>) -> bool {
         self.action == Action::Allow && self.to.is_none_or(|to| to.selects_cluster(cluster))

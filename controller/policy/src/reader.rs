@@ -85,7 +85,7 @@ impl Reading {
         self.objects.or_last_good(&kept, last)
     }
 
-    /// Whether some text could not even be told to be an object.
+    /// Returns `true` if some text could not even be told to be an object.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         let mut errors = self.problems.iter();
@@ -236,7 +236,7 @@ impl Reader {
     }
 }
 
-/// Whether a field is the name of an object, or has it.
+/// Returns `true` if a field is the name of an object, or has it.
 fn is_of_name(field: &str) -> bool {
     field == "metadata" || field == "metadata.name"
 }

@@ -23,7 +23,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Whether it stands for a name.
+    /// Returns `true` if it stands for a name.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         match self {
@@ -60,13 +60,13 @@ impl Pattern {
 pub struct Patterns(Vec<Pattern>);
 
 impl Patterns {
-    /// Whether a name is among them.
+    /// Returns `true` if a name is among them.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         !self.restricts() || self.0.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// Whether there is a name that does not match.
+    /// Returns `true` if there is a name that does not match.
     #[must_use]
     pub fn restricts(&self) -> bool {
         !self.0.is_empty() && !self.0.iter().any(Pattern::is_all)
@@ -135,7 +135,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Whether it selects what has this name and these labels and properties.
+    /// Returns `true` if it selects what has this name and these labels and properties.
     #[must_use]
     pub fn selects(&self, name: &str, labels: &Labels) -> bool {
         self.names.matches(name) && self.requirements.iter().all(|one| one.holds(labels))
@@ -257,7 +257,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Whether it selects a Service.
+    /// Returns `true` if it selects a Service.
     #[must_use]
     pub fn selects(&self, service: &ServiceFacts<'_>) -> bool {
         self.namespaces.matches(service.namespace)
@@ -313,7 +313,7 @@ pub struct ClusterFacts<'a> {
 }
 
 impl Selector {
-    /// Whether it selects a cluster.
+    /// Returns `true` if it selects a cluster.
     #[must_use]
     pub fn selects_cluster(&self, cluster: &ClusterFacts<'_>) -> bool {
         self.selects(cluster.name, cluster.labels)
@@ -321,102 +321,4 @@ impl Selector {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn selector(spec: &SelectorSpec) -> Selector {
-        let mut faults = Faults::default();
-        let selector = Selector::new(spec, &Path::default(), &mut faults);
-        faults.into_result(selector).unwrap()
-    }
-
-    fn names(names: &[&str]) -> SelectorSpec {
-        SelectorSpec {
-            names: names.iter().map(ToString::to_string).collect(),
-            ..SelectorSpec::default()
-        }
-    }
-
-    fn expression(operator: Operator, values: &[&str]) -> SelectorSpec {
-        SelectorSpec {
-            match_expressions: vec![ExpressionSpec {
-                key: "tier".into(),
-                operator,
-                values: values.iter().map(ToString::to_string).collect(),
-            }],
-            ..SelectorSpec::default()
-        }
-    }
-
-    #[test]
-    fn all_parts_of_a_selector_must_hold() {
-        let prod = Labels::from([("tier".into(), "prod".into())]);
-        let both = SelectorSpec {
-            match_labels: prod.clone(),
-            ..names(&["eu-*", "us-1"])
-        };
-        let cases = [
-            (SelectorSpec::default(), "x", &Labels::new(), true),
-            (names(&["eu-*"]), "eu-1", &prod, true),
-            (names(&["eu-*"]), "us-1", &prod, false),
-            (names(&["eu-1"]), "eu-12", &prod, false),
-            (names(&["a", "*"]), "b", &prod, true),
-            (both.clone(), "us-1", &prod, true),
-            (both.clone(), "us-1", &Labels::new(), false),
-            (both, "us-2", &prod, false),
-            (
-                expression(Operator::In, &["test", "prod"]),
-                "x",
-                &prod,
-                true,
-            ),
-            (expression(Operator::In, &["test"]), "x", &prod, false),
-            (
-                expression(Operator::In, &["test"]),
-                "x",
-                &Labels::new(),
-                false,
-            ),
-            (expression(Operator::NotIn, &["test"]), "x", &prod, true),
-            (expression(Operator::NotIn, &["prod"]), "x", &prod, false),
-            (
-                expression(Operator::NotIn, &["prod"]),
-                "x",
-                &Labels::new(),
-                true,
-            ),
-            (expression(Operator::Exists, &[]), "x", &prod, true),
-            (
-                expression(Operator::Exists, &[]),
-                "x",
-                &Labels::new(),
-                false,
-            ),
-            (expression(Operator::DoesNotExist, &[]), "x", &prod, false),
-            (
-                expression(Operator::DoesNotExist, &[]),
-                "x",
-                &Labels::new(),
-                true,
-            ),
-        ];
-        for (spec, name, labels, expected) in cases {
-            assert_eq!(
-                selector(&spec).selects(name, labels),
-                expected,
-                "{spec:?} {name} {labels:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_star_alone_is_no_name() {
-        assert_eq!(selector(&names(&["*"])).closeness(), Closeness::All);
-        assert_eq!(selector(&names(&["a", "*"])).closeness(), Closeness::All);
-        assert_eq!(selector(&names(&["a*"])).closeness(), Closeness::Names);
-        assert_eq!(
-            selector(&expression(Operator::Exists, &[])).closeness(),
-            Closeness::Selector
-        );
-    }
-}
+mod tests;

@@ -19,7 +19,7 @@ pub struct TableDelta {
 }
 
 impl TableDelta {
-    /// Whether nothing changed.
+    /// Returns `true` if nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.lists.is_empty() && self.nodes.is_empty()

@@ -56,7 +56,7 @@ use users::Users;
 /// Ends the names of imports.
 const SUFFIX: &str = Scope::CLUSTER_SET;
 
-/// Whether a Service is an import.
+/// Returns `true` if a Service is an import.
 pub(crate) fn is_import(service: &ObjectKey) -> bool {
     service.name.ends_with(SUFFIX)
 }
@@ -71,7 +71,8 @@ pub(crate) fn own_service(import: &ObjectKey) -> Option<ObjectKey> {
     })
 }
 
-/// Whether a Service is an import, or an export at gateways: either has no object of its own.
+/// Returns `true` if a Service is an import, or an export at gateways: either has no object of its
+/// own.
 pub(crate) fn is_federated(service: &ObjectKey) -> bool {
     is_import(service) || exported_service(service).is_some()
 }
@@ -174,7 +175,7 @@ pub(crate) struct Federation {
 }
 
 impl Federation {
-    /// Whether anything waits to be projected.
+    /// Returns `true` if anything waits to be projected.
     pub(crate) fn is_dirty(&self) -> bool {
         let is_stale = self.is_stale || self.groups_stale;
         let is_dirty = !self.dirty.is_empty() || !self.redirected.is_empty();
@@ -307,7 +308,7 @@ impl Federation {
         std::mem::take(&mut self.problems_changed)
     }
 
-    /// Whether an import, or an export at gateways, uses any of these Services.
+    /// Returns `true` if an import, or an export at gateways, uses any of these Services.
     pub(crate) fn uses_any(&self, import: &ObjectKey, services: &BTreeSet<ObjectKey>) -> bool {
         if let Some(exported) = exported_service(import) {
             return services.contains(&exported);
@@ -332,7 +333,7 @@ fn needs_address(here: &ImportHere) -> bool {
     here.import.kind == ImportKind::ClusterSetIp && !here.families.is_empty()
 }
 
-/// Whether any import uses an exported Service.
+/// Returns `true` if any import uses an exported Service.
 fn is_imported(plan: &Plan, service: &ObjectKey) -> bool {
     let name = ImportName {
         namespace: Arc::clone(&service.namespace),

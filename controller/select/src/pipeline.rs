@@ -47,7 +47,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Whether the audit is complete.
+    /// Returns `true` if the audit is complete.
     #[must_use]
     pub fn is_done(&self) -> bool {
         !self.plan && self.services.is_empty() && self.nodes.is_empty()
@@ -74,7 +74,7 @@ impl Pipeline {
         self.catalog.forget_versions(cluster);
     }
 
-    /// Whether there is anything to flush.
+    /// Returns `true` if there is anything to flush.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         // The addresses of a centre's imports are judged by those of Services and Nodes.
@@ -82,7 +82,7 @@ impl Pipeline {
         is_judged || !self.dirty.is_empty() || self.federation.is_dirty()
     }
 
-    /// Whether the flush is urgent: see [`DirtySet::urgent`].
+    /// Returns `true` if the flush is urgent: see [`DirtySet::urgent`].
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         self.dirty.urgent
@@ -230,14 +230,16 @@ impl Pipeline {
         self.federation.adopt(&self.catalog, cluster);
     }
 
-    /// Whether anything that MCS objects are made of, or compared with, has changed since the last call.
+    /// Returns `true` if anything that MCS objects are made of, or compared with, has changed since
+    /// the last call.
     pub fn take_objects_changed(&mut self) -> bool {
         let is_observed = std::mem::take(&mut self.dirty.observed);
         let is_observed = std::mem::take(&mut self.observed_changed) || is_observed;
         self.federation.take_objects_changed() || is_observed
     }
 
-    /// Whether anything that EndpointSlices of imports are made of has changed since the last call.
+    /// Returns `true` if anything that EndpointSlices of imports are made of has changed since the
+    /// last call.
     pub fn take_endpoints_changed(&mut self) -> bool {
         self.federation.take_endpoints_changed()
     }
@@ -259,7 +261,7 @@ impl Pipeline {
         self.federation.take_renamed()
     }
 
-    /// Whether namespaces may have changed by flushes since the last call.
+    /// Returns `true` if namespaces may have changed by flushes since the last call.
     pub fn take_namespaces_changed(&mut self) -> bool {
         self.federation.take_namespaces_changed()
     }
@@ -310,8 +312,8 @@ impl Pipeline {
         }
     }
 
-    /// Whether an audit can go on now. Weights that changed affect Services that only a flush finds; those of
-    /// a cluster whose source never sends all may wait for it for long.
+    /// Returns `true` if an audit can go on now. Weights that changed affect Services that only a
+    /// flush finds; those of a cluster whose source never sends all may wait for it for long.
     #[must_use]
     pub fn can_audit(&self) -> bool {
         self.dirty.node_weights.is_empty() && self.dirty.pod_weights.is_empty()

@@ -146,15 +146,15 @@ pub(crate) fn record_key(service: &Service, port_index: usize) -> RecordKey {
     }
 }
 
-/// Whether the cluster-wide list of a family is used: with `externalTrafficPolicy: Local`, by a
-/// node's own pods.
+/// Returns `true` if the cluster-wide list of a family is used: with `externalTrafficPolicy:
+/// Local`, by a node's own pods.
 fn uses_cluster(frontends: &[Frontend], family: Family) -> bool {
     let uses = |f: &Frontend| f.lists == Lists::Cluster || f.has_short_circuit();
     frontends.iter().any(|f| f.family() == family && uses(f))
 }
 
-/// Whether nodes need their local endpoints of a family: as destinations, or to count them for a
-/// load balancer's health check.
+/// Returns `true` if nodes need their local endpoints of a family: as destinations, or to count
+/// them for a load balancer's health check.
 fn uses_local(service: &Service, frontends: &[Frontend], family: Family) -> bool {
     let counts = service.health_check_port.is_some() && service.has_family(family);
     let forwards = |f: &Frontend| f.family() == family && f.lists == Lists::Local;

@@ -125,7 +125,7 @@ impl Projector {
         &self.problems
     }
 
-    /// Whether the problems changed since the last call.
+    /// Returns `true` if the problems changed since the last call.
     pub(crate) fn take_problems_changed(&mut self) -> bool {
         std::mem::take(&mut self.problems_changed)
     }

@@ -34,7 +34,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the endpoint is in the list.
+    /// Returns `true` if the endpoint is in the list.
     pub(crate) fn is_in(self) -> bool {
         matches!(self, Self::Ready(_) | Self::StillServing)
     }
@@ -49,7 +49,7 @@ pub(crate) struct Rule<'a> {
     none_ready: bool,
 }
 
-/// Whether an endpoint is usable when none is ready (KEP-1669).
+/// Returns `true` if an endpoint is usable when none is ready (KEP-1669).
 pub(crate) fn still_serving(endpoint: &EndpointRef<'_>) -> bool {
     endpoint.serving && endpoint.terminating
 }
@@ -81,7 +81,7 @@ impl<'a> Rule<'a> {
         self.topology
     }
 
-    /// Whether terminating endpoints are used for lack of ready ones.
+    /// Returns `true` if terminating endpoints are used for lack of ready ones.
     pub(crate) fn fell_back(&self) -> bool {
         self.none_ready
     }

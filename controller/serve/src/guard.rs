@@ -50,8 +50,8 @@ impl NodeStreams {
         identity.node().filter(|_| self == Self::One)
     }
 
-    /// Whether a peer's streams keep their connections open. Those of a known peer must be counted for
-    /// that: it could take all connections otherwise.
+    /// Returns `true` if a peer's streams keep their connections open. Those of a known peer must
+    /// be counted for that: it could take all connections otherwise.
     fn keep_connections(self, identity: &Identity) -> bool {
         self == Self::One && (identity.node().is_some() || !identity.is_known())
     }

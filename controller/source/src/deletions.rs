@@ -264,13 +264,14 @@ impl<P> DeletionGuard<P> {
             .is_too_much(percent, lost, self.peak.highest(now))
     }
 
-    /// Whether the loss of so many more ready endpoints makes a burst.
+    /// Returns `true` if the loss of so many more ready endpoints makes a burst.
     fn is_steep(&self, ready: usize, now: Instant) -> bool {
         let lost = self.lost_with(ready, now);
         self.is_too_much(self.config.listing_percent, lost, now)
     }
 
-    /// Whether the burst would be too large if it went on for the whole window as it has for `time`.
+    /// Returns `true` if the burst would be too large if it went on for the whole window as it has
+    /// for `time`.
     fn may_become_too_much(&self, time: Duration, now: Instant) -> bool {
         let times = |lost: usize| {
             let lost = u128::try_from(lost).unwrap_or(u128::MAX);

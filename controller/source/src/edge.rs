@@ -307,7 +307,7 @@ impl Receiver {
         }
     }
 
-    /// Whether one more stream may begin now. Notes that it does.
+    /// Returns `true` if one more stream may begin now. Notes that it does.
     fn may_begin(&mut self) -> bool {
         let now = Instant::now();
         self.begun.retain(|at| now - *at < STREAMS_WITHIN);

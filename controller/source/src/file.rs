@@ -49,8 +49,8 @@ pub fn read(paths: &[PathBuf], cluster: &Arc<str>) -> Report {
     Files::new(paths.to_vec(), cluster).refresh()
 }
 
-/// Whether the files have documents, all of them of load balancers and directors. A quick look: it parses nothing, and
-/// says no in doubt.
+/// Returns `true` if the files have documents, all of them of load balancers and directors. A quick
+/// look: it parses nothing, and says no in doubt.
 #[must_use]
 pub fn have_directors_alone(paths: &[PathBuf]) -> bool {
     let texts = || -> std::io::Result<Vec<String>> {

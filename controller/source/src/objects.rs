@@ -180,7 +180,7 @@ fn convert_as<T: Manifest>(value: &Value, scope: &Scope) -> Converted {
     }
 }
 
-/// Whether objects of this kind live in a namespace.
+/// Returns `true` if objects of this kind live in a namespace.
 #[must_use]
 pub fn is_namespaced(kind: Kind) -> bool {
     !matches!(
@@ -189,7 +189,7 @@ pub fn is_namespaced(kind: Kind) -> bool {
     )
 }
 
-/// Whether objects of this kind are read in this `apiVersion`.
+/// Returns `true` if objects of this kind are read in this `apiVersion`.
 #[must_use]
 pub fn is_version(kind: Kind, version: &str) -> bool {
     // The older version has the same fields.

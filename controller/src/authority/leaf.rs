@@ -37,7 +37,8 @@ impl Leaf {
         })
     }
 
-    /// Whether it serves on: signed by the authority of now, in the first two thirds of its life.
+    /// Returns `true` if it serves on: signed by the authority of now, in the first two thirds of
+    /// its life.
     pub(super) fn is_fresh(&self, authorities: &Authorities, now: SystemTime) -> bool {
         self.signer == authorities.signer().cert() && now < two_thirds(&self.valid)
     }

@@ -46,8 +46,8 @@ impl PolicyFiles {
         &self.problems
     }
 
-    /// Whether every file could be read since the start. Before that an object that is missing may be in a
-    /// file that is late.
+    /// Returns `true` if every file could be read since the start. Before that an object that is
+    /// missing may be in a file that is late.
     pub(super) fn is_complete(&self) -> bool {
         self.is_read && self.unreadable.is_empty()
     }

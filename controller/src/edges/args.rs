@@ -78,12 +78,12 @@ pub(crate) struct EdgeArgs {
 }
 
 impl EdgeArgs {
-    /// Whether this controller is an edge.
+    /// Returns `true` if this controller is an edge.
     pub(crate) fn is_on(&self) -> bool {
         !self.federation_upstream.is_empty()
     }
 
-    /// Whether this controller writes what the centre asks for into its cluster.
+    /// Returns `true` if this controller writes what the centre asks for into its cluster.
     pub(crate) fn writes(&self) -> bool {
         self.is_on() && !self.federation_read_only
     }

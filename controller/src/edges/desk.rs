@@ -127,8 +127,8 @@ impl State {
         }
     }
 
-    /// Whether a write may be done. The centre is late at times: what is gone meanwhile, or is there already, waits for
-    /// the centre to hear of it.
+    /// Returns `true` if a write may be done. The centre is late at times: what is gone meanwhile,
+    /// or is there already, waits for the centre to hear of it.
     fn may(&self, write: &Write) -> bool {
         if write.target.kind != WriteKind::ServiceImport {
             return true;
@@ -144,7 +144,7 @@ impl State {
         import.is_some_and(|import| import.is_ours && uid == Some(&*import.uid))
     }
 
-    /// Whether a write changes a ServiceImport of somebody else.
+    /// Returns `true` if a write changes a ServiceImport of somebody else.
     fn is_foreign(&self, write: &Write) -> bool {
         let is_import = write.target.kind == WriteKind::ServiceImport;
         let changes = is_import && !matches!(write.action, Action::Create(_));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the centre sends to the edge of a cluster: what is to be written there, and plans of imports.
+//! Messages of the centre to the edge of a cluster: writes there, and plans of imports.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -107,7 +107,8 @@ impl PlanDesk {
         self.news.subscribe()
     }
 
-    /// Whether it is known which plans there are: from a replica, or from an earlier process.
+    /// Returns `true` if it is known which plans there are: from a replica, or from an earlier
+    /// process.
     pub(crate) fn is_known(&self) -> bool {
         self.lock().is_known
     }

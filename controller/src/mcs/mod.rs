@@ -2,7 +2,7 @@
 
 //! The writer of MCS objects into the clusters that are reached by their API servers.
 //!
-//! What is to be written is decided elsewhere, by comparison; here are the clients, the pace, the retries, and the
+//! Writes are decided elsewhere, by comparison; here are the clients, the pace, the retries, and the
 //! election of the one replica that writes.
 
 mod executor;

@@ -186,7 +186,7 @@ fn owned(object: &Value, import: &ImportName, owner: &str) -> Value {
     object
 }
 
-/// Whether a slice has what is wanted, beside what others may have added.
+/// Returns `true` if a slice has what is wanted, beside what others may have added.
 fn is_same(found: &Value, wanted: &Value) -> bool {
     let labels = wanted.pointer("/metadata/labels");
     let labels = labels.and_then(Value::as_object).into_iter().flatten();

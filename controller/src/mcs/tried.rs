@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What was tried already, and when it may be tried again.
+//! Writes that were tried already, and the times of their next tries.
 
 use std::collections::HashMap;
 use std::time::Duration;

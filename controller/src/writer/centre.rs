@@ -62,7 +62,7 @@ impl Centre {
         }
     }
 
-    /// Whether agents must wait for plans, since nobody has told which there are.
+    /// Returns `true` if agents must wait for plans, since nobody has told which there are.
     pub(super) fn is_awaited(&self, pipeline: &Pipeline) -> bool {
         if self.desk.is_known() {
             return false;

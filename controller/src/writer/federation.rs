@@ -100,7 +100,7 @@ impl Federated {
         self.names.clone()
     }
 
-    /// Whether there are clusters at all.
+    /// Returns `true` if there are clusters at all.
     pub(super) fn is_on(&self) -> bool {
         !self.objects.clusters.is_empty()
     }

@@ -60,7 +60,7 @@ impl Origins {
         }
     }
 
-    /// Whether a source has newer versions than the published ones.
+    /// Returns `true` if a source has newer versions than the published ones.
     pub(super) fn is_news(&self, pipeline: &Pipeline) -> bool {
         pipeline.catalog().source_versions() != self.published
     }

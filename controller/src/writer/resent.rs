@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a source has sent since it was started again: the rest of the catalog's objects of its cluster is gone.
+//! Objects that a source has sent since it was started again: the rest of its cluster's objects in the catalog is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What all pages share: head, navigation and footer.
+//! Parts that all pages share: head, navigation and footer.
 
 use form_urlencoded::Serializer;
 use maud::{DOCTYPE, Markup, html};

@@ -83,7 +83,7 @@ impl ListQuery {
         Ok(this)
     }
 
-    /// Whether a row with these texts contains the filter.
+    /// Returns `true` if a row with these texts contains the filter.
     #[must_use]
     pub fn admits<'t>(&self, texts: impl IntoIterator<Item = &'t str>) -> bool {
         let mut texts = texts.into_iter();

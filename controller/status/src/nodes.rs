@@ -97,7 +97,7 @@ impl State {
             .map(|(_, state)| state)
     }
 
-    /// Whether a node is in this state.
+    /// Returns `true` if a node is in this state.
     #[must_use]
     pub fn holds_for(self, row: &NodeRow) -> bool {
         match self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What holds for all pages: no text of an object becomes markup, nothing is inline, and colours can be read.
+//! Rules for all pages: no text of an object becomes markup, nothing is inline, and colours can be read.
 
 mod contrast;
 

@@ -100,8 +100,8 @@ impl TableReader {
         log.of(&node.cluster).differences_since(&node.name, cursor)
     }
 
-    /// Whether the newest tables of a scope have a destination of a Service for which `is` holds, in
-    /// the list of any zone, family or policy.
+    /// Returns `true` if the newest tables of a scope have a destination of a Service for which
+    /// `is` holds, in the list of any zone, family or policy.
     #[must_use]
     pub fn has_destination(
         &self,

@@ -33,9 +33,9 @@ impl StatedVersions {
         (*asked >= since).then(|| versions.clone())
     }
 
-    /// Whether the source was asked after `since`, and had not reached the higher ones of these
-    /// versions: such a version is from before a restore. Versions that are not higher than `ours`
-    /// need no proof.
+    /// Returns `true` if the source was asked after `since`, and had not reached the higher ones of
+    /// these versions: such a version is from before a restore. Versions that are not higher than
+    /// `ours` need no proof.
     pub(crate) fn went_back(&self, ours: &[u64], theirs: &[u64], since: Instant) -> bool {
         let last = self.last.read().unwrap_or_else(PoisonError::into_inner);
         let Some((_, stated)) = last.as_ref().filter(|(asked, _)| *asked >= since) else {

@@ -238,7 +238,7 @@ pub(crate) fn record_key(service: u32) -> RecordKey {
     }
 }
 
-/// Whether a Service has the policy Local.
+/// Returns `true` if a Service has the policy Local.
 fn is_local(service: u32) -> bool {
     service.is_multiple_of(LOCAL_EVERY)
 }

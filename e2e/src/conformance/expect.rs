@@ -77,9 +77,9 @@ fn class(row: &Row) -> Class {
     }
 }
 
-/// Whether the row is limited to endpoints of the node. Policy Local limits all clients at cluster
-/// IPs. At the other frontends it limits neither the node's pods nor the node itself, for which these
-/// are short circuits.
+/// Returns `true` if the row is limited to endpoints of the node. Policy Local limits all clients
+/// at cluster IPs. At the other frontends it limits neither the node's pods nor the node itself,
+/// for which these are short circuits.
 fn is_held_to_the_node(row: &Row) -> bool {
     let is_foreign = class(row) == Class::Foreign || is_of_other_node(row);
     row.policy == Policy::Local && (row.kind == Kind::ClusterIp || is_foreign)

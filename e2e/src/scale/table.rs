@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a whole table takes: memory at a controller or relay, and the time until agents without one have it.
+//! Costs of a whole table: memory at a controller or relay, and the time until agents without one have it.
 
 /// Measured costs of a table. All are of one endpoint or one agent.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -30,7 +30,7 @@ pub(crate) struct Browser {
     complaints: Vec<String>,
 }
 
-/// Whether there is a Chromium.
+/// Returns `true` if there is a Chromium.
 pub(crate) fn is_installed() -> bool {
     let version = Command::new("chromium").arg("--version").output();
     version.is_ok_and(|output| output.status.success())

@@ -142,7 +142,7 @@ impl World {
         http_get(control(&self.rig).namespace(), admin_port(number), path).is_ok()
     }
 
-    /// Whether a node's agent is connected, by its own metrics.
+    /// Returns `true` if a node's agent is connected, by its own metrics.
     pub(crate) fn is_connected(&self, number: usize) -> bool {
         let namespace = self.rig.node(number).namespace();
         let metrics = http_get(namespace, AGENT_ADMIN, "/metrics").unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What another program left in the kernel becomes a file, and the file becomes the same in the kernel.
+//! Another program's state in the kernel becomes a file, and the file becomes the same in the kernel.
 
 use portolan_e2e::cluster::{PATIENT, program};
 use portolan_e2e::lane::{self, Need};

@@ -47,7 +47,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether the answer has this code and no records but the SOA.
+    /// Returns `true` if the answer has this code and no records but the SOA.
     pub(crate) fn is_nothing(&self, code: ResponseCode) -> bool {
         self.code == code && self.answers.is_empty()
     }

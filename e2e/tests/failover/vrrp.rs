@@ -79,7 +79,7 @@ impl Vrrp {
         this
     }
 
-    /// Whether a director answers for the address.
+    /// Returns `true` if a director answers for the address.
     fn is_active(&self, number: usize) -> bool {
         let host = self.pair.rig.node(number);
         let address = format!("{VIP}/32");

@@ -216,7 +216,7 @@ impl World {
         self.cluster.controller_debug(&path).unwrap_or_default()
     }
 
-    /// Whether all nodes of a cluster have what the controller says.
+    /// Returns `true` if all nodes of a cluster have what the controller says.
     pub(crate) fn is_programmed(&self, cluster: &str, service: &str) -> bool {
         let import = self.import(cluster, service);
         let is_sent = import["import"]["pending"] == false;

@@ -360,7 +360,7 @@ fn name_of(address: Ipv4Addr) -> String {
     format!("s{third}-{last}")
 }
 
-/// Whether a virtual server has two real servers that get new connections.
+/// Returns `true` if a virtual server has two real servers that get new connections.
 fn has_endpoints(servers: &str, address: Ipv4Addr) -> bool {
     let start = format!("-a -t {address}:80 ");
     let lines = servers.lines().filter(|line| line.starts_with(&start));

@@ -252,7 +252,7 @@ impl World {
         client.request(Protocol::Tcp, WEB, PROMPT).ok()
     }
 
-    /// Whether a TCP connection from a host succeeds.
+    /// Returns `true` if a TCP connection from a host succeeds.
     pub(crate) fn connects(&self, from: &Host, to: SocketAddr) -> bool {
         let connect = || TcpStream::connect_timeout(&to, PROMPT).is_ok();
         from.namespace().run(connect).unwrap()

@@ -164,7 +164,7 @@ impl World {
         self.object("serviceimports.multicluster.x-k8s.io", "web")
     }
 
-    /// Whether the export `web` has this condition.
+    /// Returns `true` if the export `web` has this condition.
     fn has_condition(&self, kind: &str, status: &str) -> bool {
         let export = self.object("serviceexports.multicluster.x-k8s.io", "web");
         let conditions = export.unwrap_or_default()["status"]["conditions"].clone();
@@ -196,7 +196,7 @@ impl World {
         addresses.collect()
     }
 
-    /// Whether the import is complete, with endpoints at these addresses.
+    /// Returns `true` if the import is complete, with endpoints at these addresses.
     fn has_import(&self, addresses: &[&str]) -> bool {
         let import = self.import().unwrap_or_default();
         let is_ready = import["status"]["conditions"][0]["status"] == "True"

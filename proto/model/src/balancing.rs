@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a load balancer's record has beyond a Service's, and the health of its backends on one node.
+//! Fields of a load balancer's record beyond a Service's, and the health of its backends on one node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -107,7 +107,7 @@ impl Balancing {
         self.profiles.get(usize::from(profile))
     }
 
-    /// Whether every one of `count` destinations has a profile.
+    /// Returns `true` if every one of `count` destinations has a profile.
     #[must_use]
     pub fn fits(&self, count: usize) -> bool {
         self.profile_of.len() == count && (0..count).all(|index| self.profile(index).is_some())

@@ -112,7 +112,7 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Whether nothing is left to the host.
+    /// Returns `true` if nothing is left to the host.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()

@@ -33,8 +33,9 @@ pub struct Loss {
 }
 
 impl Record {
-    /// Whether the record is lost in a new table: deleted, or without endpoints where it had some. A
-    /// record that keeps some of its endpoints is not, since those serve its connections.
+    /// Returns `true` if the record is lost in a new table: deleted, or without endpoints where it
+    /// had some. A record that keeps some of its endpoints is not, since those serve its
+    /// connections.
     #[must_use]
     pub fn is_lost(&self, new: Option<&Self>) -> bool {
         new.is_none_or(|new| self.has_endpoints() && !new.has_endpoints())

@@ -123,7 +123,7 @@ impl Families {
     /// Neither family.
     pub const NONE: Self = Self(0);
 
-    /// Whether a family is in the set.
+    /// Returns `true` if a family is in the set.
     #[must_use]
     pub fn contains(self, family: Family) -> bool {
         self.0 & Self::bit(family) != 0
@@ -134,7 +134,7 @@ impl Families {
         self.0 |= Self::bit(family);
     }
 
-    /// Whether the set is empty.
+    /// Returns `true` if the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0

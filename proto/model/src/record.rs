@@ -65,7 +65,7 @@ impl Record {
         }
     }
 
-    /// Whether a node serves it: all do, unless it is of a group of nodes.
+    /// Returns `true` if a node serves it: all do, unless it is of a group of nodes.
     #[must_use]
     pub fn is_for(&self, node: &crate::NodeInfo) -> bool {
         self.group().is_none_or(|group| node.groups.contains(group))
@@ -136,9 +136,9 @@ impl Frontend {
         }
     }
 
-    /// Whether connections from the node itself and from its own pods go to the cluster-wide list:
-    /// `externalTrafficPolicy: Local` limits only connections from elsewhere to local destinations, as
-    /// in kube-proxy's iptables and nftables modes.
+    /// Returns `true` if connections from the node itself and from its own pods go to the
+    /// cluster-wide list: `externalTrafficPolicy: Local` limits only connections from elsewhere to
+    /// local destinations, as in kube-proxy's iptables and nftables modes.
     #[must_use]
     pub fn has_short_circuit(&self) -> bool {
         self.lists == Lists::Local && self.kind != FrontendKind::ClusterIp
@@ -305,7 +305,7 @@ pub struct NodeOverlay {
 }
 
 impl NodeOverlay {
-    /// Whether it equals an absent overlay.
+    /// Returns `true` if it equals an absent overlay.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.cluster.is_empty()

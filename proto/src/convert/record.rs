@@ -159,7 +159,8 @@ fn decode_balancing(json: &[u8], count: usize) -> Result<Option<Arc<Balancing>>,
     Ok(Some(Arc::new(balancing)))
 }
 
-/// Whether timers keep the bounds of files, so that no sender makes a node probe without a pause.
+/// Returns `true` if timers keep the bounds of files, so that no sender makes a node probe without
+/// a pause.
 fn is_bounded(timers: Timers) -> bool {
     timers.interval >= MIN_INTERVAL
         && timers.fast_interval >= MIN_INTERVAL

@@ -90,14 +90,15 @@ impl FakeKernel {
         }
     }
 
-    /// Whether a step adds a real server of another family while a sync daemon runs.
+    /// Returns `true` if a step adds a real server of another family while a sync daemon runs.
     pub(super) fn excludes_sync_daemon(&self, step: &Step) -> bool {
         let is_mixed = matches!(step, Step::AddRealServer { key, address, .. }
             if Family::of(address.ip()) != key.family());
         is_mixed && !self.host.state.daemons.is_empty()
     }
 
-    /// Whether a real server is of another family than its virtual server, as only a tunnel's can be.
+    /// Returns `true` if a real server is of another family than its virtual server, as only a
+    /// tunnel's can be.
     fn has_mixed_families(&self) -> bool {
         let mut servers = self.state.virtual_servers.iter();
         servers.any(|(key, server)| {

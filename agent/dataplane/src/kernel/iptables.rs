@@ -250,8 +250,8 @@ impl Iptables {
     }
 }
 
-/// Whether the kernel refused rules. A tool that was killed or that got no lock has not asked it. The last line counts:
-/// some versions also say that they wait for the lock, and get it.
+/// Returns `true` if the kernel refused rules. A tool that was killed or that got no lock has not
+/// asked it. The last line counts: some versions also say that they wait for the lock, and get it.
 fn is_refusal(error: &DataplaneError) -> bool {
     let DataplaneError::Command { message, .. } = error else {
         return false;

@@ -31,8 +31,8 @@ impl Schedulers {
         }
     }
 
-    /// Whether the kernel lacks a scheduler, by `probe` if that is not known. A probe that fails says
-    /// nothing: the virtual server itself is tried then.
+    /// Returns `true` if the kernel lacks a scheduler, by `probe` if that is not known. A probe
+    /// that fails says nothing: the virtual server itself is tried then.
     pub(super) fn lacks(
         &mut self,
         name: &str,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use portolan_plan::LocalPorts;
 
-/// Whether the kernel has IPv6.
+/// Returns `true` if the kernel has IPv6.
 pub(crate) fn has_ipv6() -> bool {
     Path::new("/proc/net/if_inet6").exists()
 }

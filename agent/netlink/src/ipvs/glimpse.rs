@@ -28,7 +28,7 @@ impl Glimpse<'_> {
         reply::config(scheduler, self.flags, self.timeout, netmask)
     }
 
-    /// Whether this is its configuration, the persistence engine aside.
+    /// Returns `true` if this is its configuration, the persistence engine aside.
     #[must_use]
     pub fn is(&self, config: &VirtualServerConfig) -> bool {
         self.scheduler == config.scheduler.as_bytes()

@@ -414,8 +414,8 @@ impl Ipvs {
     }
 }
 
-/// Whether a virtual server can have an engine with an effect: the one of Linux reads SIP over UDP
-/// (`net/netfilter/ipvs/ip_vs_pe_sip.c`).
+/// Returns `true` if a virtual server can have an engine with an effect: the one of Linux reads SIP
+/// over UDP (`net/netfilter/ipvs/ip_vs_pe_sip.c`).
 fn may_have_engine(key: &VirtualServerKey, config: &VirtualServerConfig) -> bool {
     config.persistence.is_some()
         && key

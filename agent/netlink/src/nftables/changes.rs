@@ -103,7 +103,8 @@ impl AsFd for Changes {
     }
 }
 
-/// Whether a datagram is about a table, or cannot be read: `None` if it was longer than the buffer.
+/// Returns `true` if a datagram is about a table, or cannot be read: `None` if it was longer than
+/// the buffer.
 fn is_about(datagram: Option<&[u8]>, table: &str) -> bool {
     let Some(datagram) = datagram else {
         return true;

@@ -211,8 +211,8 @@ impl Expression {
         &self.name
     }
 
-    /// Whether an expression that the kernel dumps is this one: it has all its attributes, and others that
-    /// the kernel fills in.
+    /// Returns `true` if an expression that the kernel dumps is this one: it has all its
+    /// attributes, and others that the kernel fills in.
     #[must_use]
     pub fn is_dumped_as(&self, dumped: &Self) -> bool {
         let has = |attribute| dumped.attributes.contains(attribute);

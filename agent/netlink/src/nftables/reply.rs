@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the kernel dumps.
+//! Objects in dumps of the kernel.
 
 use std::borrow::Cow;
 use std::sync::Arc;

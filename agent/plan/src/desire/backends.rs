@@ -83,8 +83,8 @@ impl Builder<'_> {
     }
 }
 
-/// Whether a backend serves a frontend: one of its family does; one of the other family does by a tunnel if the
-/// load balancer has no frontend of that family.
+/// Returns `true` if a backend serves a frontend: one of its family does; one of the other family
+/// does by a tunnel if the load balancer has no frontend of that family.
 #[must_use]
 pub fn is_behind(
     record: &Record,

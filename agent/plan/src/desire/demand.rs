@@ -72,7 +72,7 @@ impl KernelState {
 }
 
 impl Desired {
-    /// Whether a part of a desired state has entries for sets that this one leaves out.
+    /// Returns `true` if a part of a desired state has entries for sets that this one leaves out.
     pub(super) fn lacks_sets_of(&self, part: &Self) -> bool {
         let mut sets = part.state.sets.iter();
         sets.any(|(name, set)| !set.entries.is_empty() && !self.state.sets.contains_key(name))

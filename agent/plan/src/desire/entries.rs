@@ -98,9 +98,9 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether the node's own connections have the virtual address as their source and must be allowed.
-    /// An address of a device is its own source; it is allowed if the node's address is, as in kube-proxy
-    /// (`pkg/proxy/ipvs/proxier.go`, `allowFromNode`).
+    /// Returns `true` if the node's own connections have the virtual address as their source and
+    /// must be allowed. An address of a device is its own source; it is allowed if the node's
+    /// address is, as in kube-proxy (`pkg/proxy/ipvs/proxier.go`, `allowFromNode`).
     fn is_own_source(&self, frontend: &Frontend) -> bool {
         let is_bound = frontend.bind && frontend.kind != FrontendKind::NodePort;
         let own = self.facts.source.get(&frontend.family());

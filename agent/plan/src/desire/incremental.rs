@@ -176,8 +176,8 @@ impl IncrementalDesired {
         Some(())
     }
 
-    /// Whether these records have no influence on refusals: none of them is refused an object or has an
-    /// object that another record is refused. Any of them may release a mark.
+    /// Returns `true` if these records have no influence on refusals: none of them is refused an
+    /// object or has an object that another record is refused. Any of them may release a mark.
     fn stay_refused(&self, changed: &BTreeSet<RecordKey>) -> bool {
         self.desired.refused.iter().all(|refused| match refused {
             Refused::Foreign { record, .. }
@@ -230,7 +230,7 @@ impl IncrementalDesired {
         same.then_some(first)
     }
 
-    /// Whether no other record and no other program has one of the new virtual servers.
+    /// Returns `true` if no other record and no other program has one of the new virtual servers.
     fn are_free(&self, changes: &[RecordChange], observed: &KernelState) -> bool {
         let mut claimed = BTreeSet::new();
         changes.iter().all(|RecordChange { old, new }| {

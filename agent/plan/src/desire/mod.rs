@@ -354,7 +354,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Whether two virtual servers are equal, weights and draining real servers aside.
+/// Returns `true` if two virtual servers are equal, weights and draining real servers aside.
 fn is_alike(have: &VirtualServer, want: &VirtualServer) -> bool {
     let wanted = |address: &SocketAddr| want.real_servers.get(address);
     let mut real_servers = have.real_servers.iter();

@@ -20,7 +20,7 @@ const WEIGHTED_LEAST_CONNECTIONS: &str = "wlc";
 /// kube-proxy's default.
 const ROUND_ROBIN: &str = "rr";
 
-/// Whether a scheduler hashes the client's address.
+/// Returns `true` if a scheduler hashes the client's address.
 fn hashes(scheduler: &str) -> bool {
     [MAGLEV, SOURCE_HASH].contains(&scheduler)
 }
@@ -35,7 +35,8 @@ fn default_flags(scheduler: &str) -> Flags {
     }
 }
 
-/// Whether a record's virtual servers by mark need [`MAGLEV`] for affinity and the kernel lacks it.
+/// Returns `true` if a record's virtual servers by mark need [`MAGLEV`] for affinity and the kernel
+/// lacks it.
 pub(super) fn lacks_maglev(record: &Record, config: &Config, facts: &NodeFacts) -> bool {
     let has_marks = record.frontends.iter().any(Frontend::has_short_circuit);
     has_marks

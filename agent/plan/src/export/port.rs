@@ -78,7 +78,7 @@ impl<'a, N> Port<'a, N> {
         frontends.find(|frontend| frontend.kind != FrontendKind::ClusterIp)
     }
 
-    /// Whether a list that connections are limited to has an endpoint.
+    /// Returns `true` if a list that connections are limited to has an endpoint.
     pub(super) fn has_any(&self, lists: Lists) -> bool {
         match lists {
             Lists::Cluster => self.has_endpoints,

@@ -167,13 +167,13 @@ impl HostDesired {
 }
 
 impl Host {
-    /// Whether it asks for anything but what every host does.
+    /// Returns `true` if it asks for anything but what every host does.
     #[must_use]
     pub fn asks_for_anything(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether it answers for virtual addresses by itself.
+    /// Returns `true` if it answers for virtual addresses by itself.
     #[must_use]
     pub fn answers(&self) -> bool {
         self.is_active && self.binding.is_some()

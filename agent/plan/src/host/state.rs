@@ -114,7 +114,7 @@ pub enum HostStep {
 }
 
 impl HostStep {
-    /// Whether it ends something.
+    /// Returns `true` if it ends something.
     #[must_use]
     pub fn is_removal(&self) -> bool {
         matches!(

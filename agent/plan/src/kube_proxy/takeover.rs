@@ -29,9 +29,10 @@ pub fn takeover_marker(names: &Names) -> String {
     names.chain("PORTOLAN-TAKEOVER")
 }
 
-/// Whether there is a kube-proxy to take over from: a takeover has begun, or it was requested and the
-/// kernel has objects of a kube-proxy. `has_device` is whether the kernel has
-/// [`VIP_DEVICE`](super::VIP_DEVICE), `has_rules` whether it has rules of one in iptables or nftables mode.
+/// Returns `true` if there is a kube-proxy to take over from: a takeover has begun, or it was
+/// requested and the kernel has objects of a kube-proxy. `has_device` is whether the kernel has
+/// [`VIP_DEVICE`](super::VIP_DEVICE), `has_rules` whether it has rules of one in iptables or
+/// nftables mode.
 ///
 /// Sets alone are evidence only without an ownership record: otherwise they are our own.
 #[must_use]
@@ -154,7 +155,7 @@ impl Claim {
         self.unwanted.len() + self.unwanted_rules.len()
     }
 
-    /// Whether it has none.
+    /// Returns `true` if it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -223,7 +224,7 @@ const BY_ADDRESS: [SetName; 6] = [
     SetName::NodePortLocalSctp,
 ];
 
-/// Whether a virtual server is in one of a kube-proxy's sets.
+/// Returns `true` if a virtual server is in one of a kube-proxy's sets.
 fn is_listed(
     observed: &KernelState,
     names: &Names,

@@ -89,9 +89,10 @@ impl Planner<'_> {
             .any(|record| record == name)
     }
 
-    /// Whether an entry of the ownership record is of a virtual server that stays because its network is excluded.
-    /// The entry stays with it: without one the virtual server would be foreign, and a Service that returns, or the
-    /// end of the exclusion, would never change it again.
+    /// Returns `true` if an entry of the ownership record is of a virtual server that stays because
+    /// its network is excluded. The entry stays with it: without one the virtual server would be
+    /// foreign, and a Service that returns, or the end of the exclusion, would never change it
+    /// again.
     fn is_of_excluded(&self, entry: &SetEntry, observed: &KernelState) -> bool {
         let SetEntry::IpPort(address, protocol, port) = *entry else {
             return false;
@@ -136,7 +137,7 @@ fn is_alike(have: &Set, want: &Set) -> bool {
     have.header.kind == want.header.kind && (bitmap || have.header.family == want.header.family)
 }
 
-/// Whether an existing set has the type and the size for the desired entries.
+/// Returns `true` if an existing set has the type and the size for the desired entries.
 fn holds(have: &Set, want: &Set) -> bool {
     let bitmap = want.header.kind == SetKind::BitmapPort;
     is_alike(have, want) && (bitmap || have.header.max_entries >= want.header.max_entries)

@@ -90,7 +90,7 @@ impl Rules {
         rules
     }
 
-    /// Whether both have a chain of the same name in the same table.
+    /// Returns `true` if both have a chain of the same name in the same table.
     #[must_use]
     pub fn shares_chain(&self, other: &Self) -> bool {
         let chains = |rules: &Self| -> BTreeSet<(String, String)> {

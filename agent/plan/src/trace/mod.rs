@@ -165,7 +165,7 @@ fn masquerade(walk: &mut Walk<'_>, server: SocketAddr) -> (bool, String) {
     }
 }
 
-/// Whether an address is one that packets to the node may have.
+/// Returns `true` if an address is one that packets to the node may have.
 fn is_local(state: &KernelState, facts: &NodeFacts, address: IpAddr) -> bool {
     facts.addresses.contains(&address) || state.routes.contains_key(&address)
 }

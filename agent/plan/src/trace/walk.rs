@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the destination is the node's own, by an address or by our route.
+    /// Returns `true` if the destination is the node's own, by an address or by our route.
     pub(super) fn look_for_route(&mut self) -> bool {
         let address = self.destination.ip();
         if self.facts.addresses.contains(&address) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the engine counts.
+//! Counts of the engine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is probed for whom. Equal probes of several load balancers are one run.
+//! Probes and their subscribers. Equal probes of several load balancers are one run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;

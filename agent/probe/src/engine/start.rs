@@ -114,7 +114,7 @@ impl Starter {
         self.lanes.iter_mut().for_each(|lane| lane.queue.clear());
     }
 
-    /// Whether any run waits for its start.
+    /// Returns `true` if any run waits for its start.
     pub(super) fn has_queued(&self) -> bool {
         self.lanes.iter().any(|lane| !lane.queue.is_empty())
     }

@@ -6,7 +6,7 @@ use portolan_probe::{Context, Target, probe};
 
 use crate::rig::{check, short};
 
-/// Whether this process may open a socket for ICMP.
+/// Returns `true` if this process may open a socket for ICMP.
 #[allow(clippy::print_stdout, reason = "CONTRIBUTING.md asks for the line")]
 fn may_ping() -> bool {
     use socket2::{Domain, Protocol, Socket, Type};

@@ -63,7 +63,7 @@ const WAYS: [&str; 14] = [
     "kube-proxy-nft",
 ];
 
-/// Whether a measurement is one of nftables.
+/// Returns `true` if a measurement is one of nftables.
 fn is_of_nftables(way: &str) -> bool {
     way.contains("nft")
 }

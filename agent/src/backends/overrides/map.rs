@@ -181,7 +181,7 @@ impl OverrideMap {
     }
 }
 
-/// Whether all backends of one name are those of another.
+/// Returns `true` if all backends of one name are those of another.
 fn is_within(inner: &BackendName, outer: &BackendName) -> bool {
     inner.balancer == outer.balancer
         && inner.ip == outer.ip

@@ -103,7 +103,7 @@ impl OverrideStore {
         self.0.in_force.subscribe()
     }
 
-    /// Whether the table has a backend.
+    /// Returns `true` if the table has a backend.
     fn knows(&self, (key, address): &Place) -> bool {
         let state = self.lock();
         let record = state.records.get(key);

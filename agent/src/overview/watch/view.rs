@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the live view shows: rows in an order, those that a filter leaves, and where they begin. Pure.
+//! Rows of the live view: their order, those that a filter leaves, and where they begin. Pure.
 
 use std::cmp::Reverse;
 

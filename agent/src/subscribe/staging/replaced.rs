@@ -45,7 +45,7 @@ impl Replaced {
         }
     }
 
-    /// Whether a key is in a replaced part.
+    /// Returns `true` if a key is in a replaced part.
     pub(super) fn covers(&self, key: &v1::RecordKey) -> bool {
         match self {
             Self::Nothing => false,

@@ -58,7 +58,7 @@ impl BootClock {
         &self.boot
     }
 
-    /// Whether times of a boot are comparable with this clock's.
+    /// Returns `true` if times of a boot are comparable with this clock's.
     #[must_use]
     pub fn is_of(&self, boot: &str) -> bool {
         !boot.is_empty() && *boot == *self.boot

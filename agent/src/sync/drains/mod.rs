@@ -36,7 +36,7 @@ impl Deadlines {
         }
     }
 
-    /// Whether the deadline has passed; `false` for a real server that does not drain.
+    /// Returns `true` if the deadline has passed; `false` for a real server that does not drain.
     #[must_use]
     pub fn has_passed(&self, draining: &Draining, now: Duration) -> bool {
         self.0
@@ -109,7 +109,7 @@ impl Drainer {
         }
     }
 
-    /// Whether the deadline of a real server has passed.
+    /// Returns `true` if the deadline of a real server has passed.
     #[must_use]
     pub fn has_passed(&self, draining: &Draining) -> bool {
         self.deadlines.has_passed(draining, self.clock.now())

@@ -42,7 +42,8 @@ impl<E: Engine> SyncLoop<E> {
         }
     }
 
-    /// Whether the takeover is over, and another engine is to program the node from now on.
+    /// Returns `true` if the takeover is over, and another engine is to program the node from now
+    /// on.
     fn is_succession_due(&self) -> bool {
         self.takeover.is_over() && self.reconciler.has_successor()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What clients of the proxy port say: SOCKS5 (RFC 1928) and HTTP CONNECT. Pure, but for reading.
+//! Requests of clients of the proxy port: SOCKS5 (RFC 1928) and HTTP CONNECT. Pure, but for reading.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -57,8 +57,8 @@ impl Proxy {
         }
     }
 
-    /// Whether something listens at a place already, for this way or for one that it takes the place of: then its
-    /// connections go on with the new lists.
+    /// Returns `true` if something listens at a place already, for this way or for one that it
+    /// takes the place of: then its connections go on with the new lists.
     fn listens(&mut self, place: Listen, key: WayKey, ways: &Ways) -> bool {
         let Some(listener) = self.listeners.get_mut(&place) else {
             return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What all kinds of health checks have.
+//! Fields that all kinds of health checks have.
 
 use std::sync::Arc;
 

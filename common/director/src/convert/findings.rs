@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What conversions find.
+//! Findings of conversions.
 
 use crate::read::Path;
 
@@ -29,7 +29,7 @@ impl Findings {
         }
     }
 
-    /// Whether a field is missing or wrong in part, as far as known.
+    /// Returns `true` if a field is missing or wrong in part, as far as known.
     pub(crate) fn is_broken(&self, field: &str) -> bool {
         let errors = self.errors.iter().map(|finding| finding.field.as_str());
         let left_out = self.left_out.iter().map(String::as_str);
@@ -38,7 +38,7 @@ impl Findings {
             .any(|broken| is_within(broken, field))
     }
 
-    /// Whether the document has all its fields, and no errors.
+    /// Returns `true` if the document has all its fields, and no errors.
     pub(crate) fn is_whole(&self) -> bool {
         self.left_out.is_empty() && self.errors.is_empty()
     }
@@ -69,7 +69,7 @@ impl Findings {
     }
 }
 
-/// Whether a field is another one or a part of it.
+/// Returns `true` if a field is another one or a part of it.
 fn is_within(field: &str, outer: &str) -> bool {
     field
         .strip_prefix(outer)

@@ -54,8 +54,8 @@ fn is_ipv6(host: &str) -> bool {
     host.parse::<Ipv6Addr>().is_ok()
 }
 
-/// Whether a text is an address, or a DNS name by the rule of the TLS library: its last label is no number, so that no slip in
-/// an address is one.
+/// Returns `true` if a text is an address, or a DNS name by the rule of the TLS library: its last
+/// label is no number, so that no slip in an address is one.
 fn is_server_name(name: &str) -> bool {
     let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
     let labels = name.strip_suffix('.').unwrap_or(name);

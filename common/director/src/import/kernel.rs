@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What IPVS has in the kernel: virtual servers, timeouts and sync daemons.
+//! State of IPVS in the kernel: virtual servers, timeouts and sync daemons.
 
 use std::collections::BTreeMap;
 

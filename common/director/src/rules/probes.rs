@@ -54,7 +54,7 @@ pub(super) fn check(object: &LoadBalancer, findings: &mut Findings) {
     }
 }
 
-/// Whether a probe by way of a frontend has an address and a port to go to.
+/// Returns `true` if a probe by way of a frontend has an address and a port to go to.
 fn fits(frontend: &Frontend, wanted: Protocol) -> bool {
     match &frontend.packets {
         Packets::Port { protocol, port, .. } => *protocol == wanted && *port != 0,
@@ -111,7 +111,7 @@ fn reaches<'a>(
     }
 }
 
-/// Whether the frontend that a check names, or any, fits it.
+/// Returns `true` if the frontend that a check names, or any, fits it.
 fn by_service(
     object: &LoadBalancer,
     check: &DeclaredCheck,

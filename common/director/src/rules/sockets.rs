@@ -65,7 +65,8 @@ impl Sockets {
     }
 }
 
-/// Whether servers of a family are behind a frontend: behind one of their own family, or by a tunnel if there is none.
+/// Returns `true` if servers of a family are behind a frontend: behind one of their own family, or
+/// by a tunnel if there is none.
 fn is_behind(frontend: &Frontend, family: Family, all: Families) -> bool {
     !all.contains(family) || frontend.packets.families().contains(family)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the objects of all files say together.
+//! Rules about the objects of all files together.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

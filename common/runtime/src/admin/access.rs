@@ -62,7 +62,7 @@ fn elsewhere(peer: Peer, headers: &HeaderMap) -> Option<&'static str> {
     (!is_named).then_some("the header Host is neither an IP address nor localhost")
 }
 
-/// Whether every `Host` header is an IP address or `localhost`, with or without a port.
+/// Returns `true` if every `Host` header is an IP address or `localhost`, with or without a port.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     headers.get_all(header::HOST).iter().all(|value| {
         let authority = Authority::try_from(value.as_bytes());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a cluster says of itself.
+//! Properties that a cluster states about itself.
 
 use std::sync::Arc;
 

@@ -113,13 +113,14 @@ impl Service {
         }
     }
 
-    /// Whether the Service exists in this family.
+    /// Returns `true` if the Service exists in this family.
     #[must_use]
     pub fn has_family(&self, family: Family) -> bool {
         self.cluster_ips.iter().any(|ip| Family::of(*ip) == family)
     }
 
-    /// Whether the port has a frontend other than the cluster IP (`ExternallyAccessible` upstream).
+    /// Returns `true` if the port has a frontend other than the cluster IP (`ExternallyAccessible`
+    /// upstream).
     #[must_use]
     pub fn externally_accessible(&self, port: &ServicePort) -> bool {
         port.node_port.is_some()

@@ -124,7 +124,8 @@ pub struct EndpointRef<'a> {
 }
 
 impl EndpointRef<'_> {
-    /// Whether it can be a destination: it is ready, or terminating and still serving (KEP-1669).
+    /// Returns `true` if it can be a destination: it is ready, or terminating and still serving
+    /// (KEP-1669).
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.ready || (self.serving && self.terminating)

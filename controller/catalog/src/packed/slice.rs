@@ -184,8 +184,8 @@ impl PackedSlice {
         addresses.zip(self.places.iter().map(|place| place.states()))
     }
 
-    /// Whether the next version lacks an endpoint of this one that was ready or usable, or lacks
-    /// its readiness.
+    /// Returns `true` if the next version lacks an endpoint of this one that was ready or usable,
+    /// or lacks its readiness.
     pub(crate) fn loses(&self, after: Option<&Self>) -> bool {
         let mut left = after.map_or(0, Self::len);
         let mut after = after.into_iter().flat_map(Self::states);
@@ -211,7 +211,7 @@ impl PackedSlice {
 }
 
 impl Place {
-    /// Whether it is that of an endpoint. Hints are not compared: few have some.
+    /// Returns `true` if it is that of an endpoint. Hints are not compared: few have some.
     fn is_of(&self, endpoint: &Endpoint) -> bool {
         let no_hints = self.hints.is_none() && endpoint.zone_hints.is_none();
         no_hints

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is to be written, and its outcome.
+//! Planned writes, and their outcome.
 
 use std::collections::BTreeMap;
 

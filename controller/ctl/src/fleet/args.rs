@@ -174,7 +174,7 @@ impl FromStr for Selector {
 }
 
 impl Selector {
-    /// Whether an object has all the labels.
+    /// Returns `true` if an object has all the labels.
     pub(crate) fn selects(&self, object: &Value) -> bool {
         let labels = object.pointer("/metadata/labels");
         let has = |(name, value): (&String, &String)| {

@@ -135,7 +135,7 @@ impl State {
 }
 
 impl Backend {
-    /// Whether a connected node says that it is down.
+    /// Returns `true` if a connected node says that it is down.
     pub(super) fn is_down(&self) -> bool {
         self.nodes.iter().any(|node| node.is_up() == Some(false))
     }
@@ -149,7 +149,7 @@ impl OnNode {
 }
 
 impl Balancer {
-    /// Whether a connected node says that a backend is down, or that quorum is lacking.
+    /// Returns `true` if a connected node says that a backend is down, or that quorum is lacking.
     pub(super) fn is_unhealthy(&self) -> bool {
         let lacks = self.nodes.iter().any(|n| n.has_quorum() == Some(false));
         // Backends of very many are not listed one by one.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What an agent and the controllers say.
+//! Answers of an agent and the controllers.
 
 use std::cmp::Reverse;
 

@@ -55,12 +55,12 @@ async fn datagram(to: SocketAddr) -> std::io::Result<()> {
     socket.recv(&mut buffer).await.map(drop)
 }
 
-/// Whether the kernel counts connections of the real servers.
+/// Returns `true` if the kernel counts connections of the real servers.
 pub(super) fn has_counters(trace: &Trace) -> bool {
     !counted(trace).is_empty()
 }
 
-/// Whether a counter has risen.
+/// Returns `true` if a counter has risen.
 pub(super) fn has_risen(before: &Trace, after: &Trace) -> bool {
     !rises(before, after).is_empty()
 }

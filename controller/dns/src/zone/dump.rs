@@ -103,7 +103,7 @@ impl Zone {
         own.chain(services).chain(pods).collect()
     }
 
-    /// Whether a Namespace exists.
+    /// Returns `true` if a Namespace exists.
     pub(crate) fn has_namespace(&self, name: &str) -> bool {
         self.namespaces
             .get(name)

@@ -25,7 +25,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// Whether the zone's name is spelled in lower case.
+    /// Returns `true` if the zone's name is spelled in lower case.
     pub(super) fn is_lower(&self) -> bool {
         self.zone
             .iter()

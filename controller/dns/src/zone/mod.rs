@@ -110,7 +110,7 @@ impl Zone {
         &self.config
     }
 
-    /// Whether a name that is not known does not exist.
+    /// Returns `true` if a name that is not known does not exist.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced

@@ -130,7 +130,7 @@ impl<'a> File<'a> {
     }
 }
 
-/// Whether a name below the origin is one: 255 bytes at most.
+/// Returns `true` if a name below the origin is one: 255 bytes at most.
 fn fits(relative: &str, origin: &Name) -> bool {
     name::below(relative, origin).is_some()
 }

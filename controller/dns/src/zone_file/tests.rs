@@ -133,8 +133,8 @@ fn names(reader: &Reader) -> BTreeSet<Name> {
     names
 }
 
-/// Whether the plugin finds names below this one that cannot be listed: those below a Pod's name or
-/// an IPv6 address's.
+/// Returns `true` if the plugin finds names below this one that cannot be listed: those below a
+/// Pod's name or an IPv6 address's.
 fn has_others_below(name: &Name) -> bool {
     let labels: Vec<_> = name.iter().collect();
     match labels.as_slice() {

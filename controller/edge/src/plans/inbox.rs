@@ -109,7 +109,7 @@ impl Plans {
         self.ledger.size().0
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -176,7 +176,7 @@ impl PlanOutbox {
         self.streams.remove(&stream);
     }
 
-    /// Whether the plans are all that there are.
+    /// Returns `true` if the plans are all that there are.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_complete

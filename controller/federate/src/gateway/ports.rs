@@ -2,7 +2,7 @@
 
 //! Ports of gateways in one exporting cluster: each stands for one port of one export.
 //!
-//! What an export has is kept. A new one is the first free port from a place on that its name determines, so that
+//! A port of an export is kept. A new one is the first free port from a place on that its name determines, so that
 //! an export usually has the same port again where nothing is kept. A port of an export that is gone is given to
 //! no other one for [`HELD`], since nodes of other clusters may still send connections there. A node port of a Service
 //! is given to none, and one that an export has already stays: who moves it breaks the connections of others.

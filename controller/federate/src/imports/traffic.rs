@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! How connections to an import are shared: its TrafficPolicy, or what the owners wish.
+//! Shares of connections to an import: its TrafficPolicy, or the wishes of the owners.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +68,8 @@ impl Traffic {
         shares(&self.input(record, scheduling, clusters))
     }
 
-    /// Whether a cluster is in a tier, and in the first one with a weight: others get no connections.
+    /// Returns `true` if a cluster is in a tier, and in the first one with a weight: others get no
+    /// connections.
     #[must_use]
     pub fn may_use(&self, id: &str) -> bool {
         let place = self.tiers.iter().find_map(|tier| match tier {
@@ -82,8 +83,9 @@ impl Traffic {
         place.unwrap_or(false)
     }
 
-    /// Whether the clusters of the first tiers, so many, take all connections, whatever those of later ones
-    /// have. `clusters` needs those of the first ones, of which one must have a ready endpoint.
+    /// Returns `true` if the clusters of the first tiers, so many, take all connections, whatever
+    /// those of later ones have. `clusters` needs those of the first ones, of which one must have a
+    /// ready endpoint.
     #[must_use]
     pub fn is_settled(&self, tiers: usize, clusters: &BTreeMap<Arc<str>, Cluster>) -> bool {
         let input = self.input(ImportRecord::default(), Scheduling::Default, clusters);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Whether an export is visible in a cluster, and if not, why.
+//! Visibility of an export in a cluster, and the reason if it is not visible.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Where exports differ.
+//! Conflicts of exports.
 
 use std::collections::BTreeSet;
 use std::fmt;

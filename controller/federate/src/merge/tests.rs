@@ -291,12 +291,12 @@ fn families_are_the_winners_where_there_is_a_range() {
     assert_eq!(reasons(&merged(&[of(&[v4]), more])), "NoConflicts");
 }
 
-/// Whether clusters that expose one port serve connections to the other.
+/// Returns `true` if clusters that expose one port serve connections to the other.
 fn is_same(one: &Port, other: &Port) -> bool {
     (&one.name, one.protocol, one.number) == (&other.name, other.protocol, other.number)
 }
 
-/// Whether an import cannot have both.
+/// Returns `true` if an import cannot have both.
 fn excludes(one: &Port, other: &Port) -> bool {
     one.name == other.name || (one.protocol, one.number) == (other.protocol, other.number)
 }

@@ -56,7 +56,7 @@ pub(super) fn loads(tiers: &[Vec<Candidate<'_>>], input: &Input<'_>) -> Loads {
     }
 }
 
-/// Whether these tiers, if they come first, are given the whole load.
+/// Returns `true` if these tiers, if they come first, are given the whole load.
 pub(super) fn are_full(tiers: &[Vec<Candidate<'_>>], input: &Input<'_>) -> bool {
     let tiers = tiers.iter();
     let health = tiers.map(|tier| tier_health(tier, input.min_healthy, input.spill_over));

@@ -219,8 +219,8 @@ impl State {
         }
     }
 
-    /// Whether it says anything about contact in general: not if it is lost already, or was never in
-    /// contact.
+    /// Returns `true` if it says anything about contact in general: not if it is lost already, or
+    /// was never in contact.
     pub(super) fn is_live(&self) -> bool {
         let is_gone = matches!(self.reach, Reach::New | Reach::Lost { .. });
         !is_gone && self.phase() != Phase::Rejected

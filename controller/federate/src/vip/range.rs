@@ -50,7 +50,7 @@ impl Range {
         self.size
     }
 
-    /// Whether an address is one of the range.
+    /// Returns `true` if an address is one of the range.
     #[must_use]
     pub fn contains(self, ip: IpAddr) -> bool {
         let offset = match (self.network.addr(), ip) {

@@ -88,7 +88,7 @@ impl ImportPolicy {
         faults.into_result(policy)
     }
 
-    /// Whether only some nodes get the virtual address.
+    /// Returns `true` if only some nodes get the virtual address.
     #[must_use]
     pub fn narrows(&self) -> bool {
         self.nodes.closeness() != Closeness::All

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is taken over from the ServiceImports of a cluster: they are the record of virtual addresses, of ports at
+//! State taken over from the ServiceImports of a cluster: they are the record of virtual addresses, of ports at
 //! gateways and of winners, which this replica, another one or an earlier process wrote.
 //!
 //! Tenants may write ServiceImports too. What one of them says of an import is of no other import: what two objects

@@ -21,7 +21,7 @@ use super::{Federation, is_imported, service_key};
 /// Addresses that one problem names.
 const NAMED: usize = 4;
 
-/// Whether a port of a Service is that of an import: with its name, protocol and number.
+/// Returns `true` if a port of a Service is that of an import: with its name, protocol and number.
 pub(super) fn is_port(one: &ServicePort, port: &ImportPort) -> bool {
     let wanted = &port.port;
     (&one.name, one.protocol, one.port) == (&wanted.name, wanted.protocol, wanted.number)

@@ -222,7 +222,7 @@ impl Federation {
         });
     }
 
-    /// Whether plans take the place of policies.
+    /// Returns `true` if plans take the place of policies.
     pub(crate) fn is_following(&self) -> bool {
         self.given.is_some()
     }

@@ -15,12 +15,13 @@ use super::noted;
 use super::{Federation, import_key, service_key};
 
 impl Federation {
-    /// Whether anything that MCS objects are made of has changed since the last call.
+    /// Returns `true` if anything that MCS objects are made of has changed since the last call.
     pub(crate) fn take_objects_changed(&mut self) -> bool {
         std::mem::take(&mut self.objects_changed)
     }
 
-    /// Whether endpoints of exported Services, or what else slices are made of, have changed since the last call.
+    /// Returns `true` if endpoints of exported Services, or what else slices are made of, have
+    /// changed since the last call.
     pub(crate) fn take_endpoints_changed(&mut self) -> bool {
         std::mem::take(&mut self.endpoints_changed)
     }

@@ -58,7 +58,7 @@ impl Federation {
             .unwrap_or_default()
     }
 
-    /// Whether namespaces may have changed since the last call.
+    /// Returns `true` if namespaces may have changed since the last call.
     pub(crate) fn take_namespaces_changed(&mut self) -> bool {
         std::mem::take(&mut self.namespaces_changed)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What another policy would change.
+//! Changes that another policy would make.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

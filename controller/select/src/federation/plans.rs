@@ -35,7 +35,7 @@ pub struct Replanned {
 }
 
 impl Replanned {
-    /// Whether nothing may differ.
+    /// Returns `true` if nothing may differ.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.imports.is_empty() && self.services.is_empty() && !self.clusters
@@ -97,12 +97,12 @@ impl PlanBook {
         touched
     }
 
-    /// Whether an import is made of a Service.
+    /// Returns `true` if an import is made of a Service.
     fn has(&self, service: &ExportName) -> bool {
         self.uses.contains_key(service)
     }
 
-    /// Whether an import is made of a Service of a cluster.
+    /// Returns `true` if an import is made of a Service of a cluster.
     fn has_cluster(&self, cluster: &Arc<str>) -> bool {
         let first = ExportName {
             cluster: Arc::clone(cluster),

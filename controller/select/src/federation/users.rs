@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Which imports the objects of an exported Service decide about.
+//! Imports that depend on the objects of an exported Service.
 //!
 //! An import that prefers some clusters, and finds enough ready endpoints there, depends on no other cluster.
 //! So an event costs what it changes, however many clusters import the Service.

@@ -21,12 +21,12 @@ impl Candidate<'_> {
         self.destination.address
     }
 
-    /// Whether it is usable when no endpoint is ready (KEP-1669).
+    /// Returns `true` if it is usable when no endpoint is ready (KEP-1669).
     pub(super) fn still_serves(&self) -> bool {
         still_serving(&self.endpoint)
     }
 
-    /// Whether it can be a destination.
+    /// Returns `true` if it can be a destination.
     pub(super) fn is_usable(&self) -> bool {
         self.endpoint.is_usable()
     }

@@ -88,7 +88,7 @@ fn open(
     frontend
 }
 
-/// Whether `spec.loadBalancerSourceRanges` apply to a kind of frontend.
+/// Returns `true` if `spec.loadBalancerSourceRanges` apply to a kind of frontend.
 ///
 /// Upstream applies them to load-balancer IPs only, so that refused clients can use a node port or
 /// an external IP instead. [`SourceRanges::All`] closes these too, except behind a balancer that

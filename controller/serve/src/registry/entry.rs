@@ -142,7 +142,7 @@ impl AgentEntry {
         })
     }
 
-    /// Whether this stream has carried the revision or a later one.
+    /// Returns `true` if this stream has carried the revision or a later one.
     fn was_sent(&self, revision: u64) -> bool {
         self.signals
             .last_sent()

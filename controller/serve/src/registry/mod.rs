@@ -294,12 +294,12 @@ impl Session {
         &self.node
     }
 
-    /// Whether a newer stream of the same node has begun.
+    /// Returns `true` if a newer stream of the same node has begun.
     pub(crate) fn is_replaced(&self) -> bool {
         self.signals.is_replaced()
     }
 
-    /// Whether the stream was told that its node is not served.
+    /// Returns `true` if the stream was told that its node is not served.
     pub(crate) fn is_deleted(&self) -> bool {
         self.signals.is_deleted()
     }

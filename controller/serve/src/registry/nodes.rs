@@ -128,7 +128,7 @@ impl Registry {
         self.lock().known.standing(node)
     }
 
-    /// Whether agents of nodes that the source does not have are refused in any cluster.
+    /// Returns `true` if agents of nodes that the source does not have are refused in any cluster.
     pub(crate) fn refuses_unknown_nodes(&self) -> bool {
         !self.lock().known.refuses_others.is_empty()
     }

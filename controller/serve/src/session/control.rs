@@ -52,7 +52,7 @@ impl SessionControl {
         self.request();
     }
 
-    /// Whether to send Goaway now; `true` once per request.
+    /// Returns `true` if to send Goaway now; `true` once per request.
     pub(crate) fn take_goaway(&self) -> bool {
         self.goaway.swap(false, Ordering::AcqRel)
     }

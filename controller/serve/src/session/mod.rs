@@ -183,8 +183,9 @@ impl Context {
 }
 
 impl Context {
-    /// Whether the standing of nodes decides on admission. It does not where authentication is off
-    /// and unknown nodes are served: a peer refused under one name could simply use another.
+    /// Returns `true` if the standing of nodes decides on admission. It does not where
+    /// authentication is off and unknown nodes are served: a peer refused under one name could
+    /// simply use another.
     pub(crate) fn looks_at_nodes(&self) -> bool {
         matches!(self.config.authentication, Authentication::Required(_))
             || self.registry.refuses_unknown_nodes()

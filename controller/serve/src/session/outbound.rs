@@ -399,7 +399,7 @@ impl Outbound {
         true
     }
 
-    /// Whether the deadline has passed. Sets it `within` from now if there is none.
+    /// Returns `true` if the deadline has passed. Sets it `within` from now if there is none.
     fn is_late(&mut self, within: Duration, waker: &mut task::Context<'_>) -> bool {
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(within)));
         deadline.as_mut().poll(waker).is_ready()

@@ -32,7 +32,7 @@ impl Turn {
         }
     }
 
-    /// Whether it is this agent's turn. Otherwise the waker is woken when it is.
+    /// Returns `true` if it is this agent's turn. Otherwise the waker is woken when it is.
     pub(super) fn poll(&mut self, node: &NodeKey, waker: &mut Context<'_>) -> bool {
         loop {
             match &mut self.state {

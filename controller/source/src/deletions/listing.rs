@@ -21,12 +21,12 @@ pub(super) struct Listing<P> {
 }
 
 impl<P> Listing<P> {
-    /// Whether there was nothing before.
+    /// Returns `true` if there was nothing before.
     pub(super) fn is_first(&self) -> bool {
         self.before == Size::default()
     }
 
-    /// Whether it has brought objects already.
+    /// Returns `true` if it has brought objects already.
     pub(super) fn has_objects(&self) -> bool {
         !self.seen.is_empty()
     }

@@ -88,7 +88,7 @@ fn owner(key: &ObjectKey, facts: &Facts) -> Option<Owner> {
 }
 
 impl<P> DeletionGuard<P> {
-    /// Whether baselines must not age: something is doubted.
+    /// Returns `true` if baselines must not age: something is doubted.
     fn is_comparing(&self) -> bool {
         self.state != State::Calm || self.listing.is_some() || self.doubted.is_some()
     }

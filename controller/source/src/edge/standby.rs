@@ -25,7 +25,8 @@ pub(super) struct Standby {
 }
 
 impl Standbys {
-    /// Whether one more may wait. Those whose streams have ended do not count, nor does an older stream of this process.
+    /// Returns `true` if one more may wait. Those whose streams have ended do not count, nor does
+    /// an older stream of this process.
     pub(super) fn has_room(&mut self, instance: u64) -> bool {
         self.0
             .retain(|one| !one.stream.answers.is_closed() && one.stream.instance != instance);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is known of the edge controller of a cluster, for metrics and operators.
+//! Facts about the edge controller of a cluster, for metrics and operators.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -21,8 +21,8 @@ use crate::groups::Selector;
 /// API group of load balancers and directors.
 const API_GROUP: &str = "portolan.dev/";
 
-/// Whether a YAML document is a director's, without parsing it: it says so in a line of its own. It is read with those
-/// of all files.
+/// Returns `true` if a YAML document is a director's, without parsing it: it says so in a line of
+/// its own. It is read with those of all files.
 pub(super) fn is_document(text: &str) -> bool {
     let mut versions = text
         .lines()
@@ -30,8 +30,9 @@ pub(super) fn is_document(text: &str) -> bool {
     versions.any(|version| version.trim_start().starts_with(API_GROUP))
 }
 
-/// Whether a text has a director's objects: an `apiVersion` of its group, be it in a document that cannot be parsed.
-/// Annotations of Kubernetes objects have the group in their names too.
+/// Returns `true` if a text has a director's objects: an `apiVersion` of its group, be it in a
+/// document that cannot be parsed. Annotations of Kubernetes objects have the group in their names
+/// too.
 pub(super) fn has_ours(text: &str) -> bool {
     let is_punctuation = |c: char| c.is_whitespace() || matches!(c, ':' | '"' | '\'');
     let mut mentions = text.match_indices(API_GROUP);
@@ -122,7 +123,7 @@ impl Balancers {
         })
     }
 
-    /// Whether any load balancer or Director is in force.
+    /// Returns `true` if any load balancer or Director is in force.
     pub(super) fn has_objects(&self) -> bool {
         self.has_objects
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What other clusters may import, made of the objects of all files: ServiceExports with what they need
+//! Services that other clusters may import, made of the objects of all files: ServiceExports with the facts
 //! of their Services, and namespaces.
 //!
 //! A namespace exists if a Namespace names it, or a Service or ServiceExport is in it: files often lack
@@ -33,7 +33,7 @@ impl Exports {
         self.automatic = automatic;
     }
 
-    /// Whether that changed since the last call.
+    /// Returns `true` if that changed since the last call.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.is_changed)
     }

@@ -52,7 +52,7 @@ impl Guards {
         }
     }
 
-    /// Whether a held loss was released.
+    /// Returns `true` if a held loss was released.
     pub(super) fn look(&mut self) -> bool {
         let mut is_news = false;
         for guard in self.guards.values_mut() {

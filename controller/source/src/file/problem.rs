@@ -49,7 +49,7 @@ impl FileProblem {
         }
     }
 
-    /// Whether another problem is in the same line of the same file.
+    /// Returns `true` if another problem is in the same line of the same file.
     pub(super) fn is_beside(&self, other: &Self) -> bool {
         self.line.is_some() && (&self.file, self.line) == (&other.file, other.line)
     }

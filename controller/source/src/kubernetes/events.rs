@@ -145,7 +145,7 @@ fn named(kind: Kind, group: &str, version: &str, plural: &str) -> ApiResource {
     }
 }
 
-/// Whether Events may be created in all Namespaces.
+/// Returns `true` if Events may be created in all Namespaces.
 async fn may_write(client: &Client) -> bool {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {

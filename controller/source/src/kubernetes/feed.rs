@@ -103,7 +103,7 @@ impl Feed {
         self
     }
 
-    /// Whether the cluster shares Services.
+    /// Returns `true` if the cluster shares Services.
     pub(super) fn shares(&self) -> bool {
         self.scope.shares
     }

@@ -49,8 +49,8 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// Whether a new listing is needed: the server forgot the version, or ended the watch for a
-    /// permanent reason.
+    /// Returns `true` if a new listing is needed: the server forgot the version, or ended the watch
+    /// for a permanent reason.
     pub(super) fn needs_listing(&self) -> bool {
         match self {
             Self::Client(kube::Error::Api(status)) => status.code == 410,
@@ -60,7 +60,7 @@ impl Trouble {
         }
     }
 
-    /// Whether there was no answer.
+    /// Returns `true` if there was no answer.
     pub(super) fn is_unreachable(&self) -> bool {
         match self {
             Self::Client(error) => !matches!(error, kube::Error::Api(_)),
@@ -68,18 +68,18 @@ impl Trouble {
         }
     }
 
-    /// Whether the server has no such kind.
+    /// Returns `true` if the server has no such kind.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Client(kube::Error::Api(status)) if status.code == 404)
     }
 
-    /// Whether the server does not permit it.
+    /// Returns `true` if the server does not permit it.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Client(kube::Error::Api(status)) if matches!(status.code, 401 | 403))
     }
 
-    /// Whether the server will never accept the request. It accepts a streamed listing for which
-    /// its storage is too old (etcd before 3.4.25), and then ends it with 500.
+    /// Returns `true` if the server will never accept the request. It accepts a streamed listing
+    /// for which its storage is too old (etcd before 3.4.25), and then ends it with 500.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Client(kube::Error::Api(status)) => {

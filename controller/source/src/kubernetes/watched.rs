@@ -41,7 +41,7 @@ impl<T: Watchable> Watched<T> {
         self.manifest.as_ref().ok()?.facts(scope)
     }
 
-    /// Whether the object could be read.
+    /// Returns `true` if the object could be read.
     pub(super) fn is_readable(&self) -> bool {
         self.manifest.is_ok()
     }

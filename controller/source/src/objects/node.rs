@@ -103,7 +103,7 @@ fn pod_cidrs(spec: &NodeSpec, problems: &mut Problems) -> Vec<IpNet> {
 }
 
 impl NodeStatus {
-    /// Whether the kubelet says so; files have no kubelet, and say nothing.
+    /// Returns `true` if the kubelet says so; files have no kubelet, and say nothing.
     fn is_ready(&self) -> bool {
         let mut conditions = self.conditions.iter().flatten();
         let ready = conditions.find(|condition| condition.type_.as_deref() == Some("Ready"));

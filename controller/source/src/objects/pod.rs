@@ -39,7 +39,7 @@ impl Manifest for Pod {
     }
 }
 
-/// Whether a Pod has a weight annotation.
+/// Returns `true` if a Pod has a weight annotation.
 pub(crate) fn has_weight(pod: &Value) -> bool {
     let annotations = pod.pointer("/metadata/annotations");
     annotations.is_some_and(|all| {

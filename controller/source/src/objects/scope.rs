@@ -37,13 +37,14 @@ impl Scope {
         }
     }
 
-    /// Whether an object with these labels belongs to one of our Services.
+    /// Returns `true` if an object with these labels belongs to one of our Services.
     pub(super) fn selects(&self, labels: Option<&BTreeMap<String, Option<String>>>) -> bool {
         let is_headless = labels.is_some_and(|labels| labels.contains_key(HEADLESS));
         !is_headless && self.is_of_proxy(labels)
     }
 
-    /// Whether an EndpointSlice with these labels is ours. Exported headless Services need theirs too.
+    /// Returns `true` if an EndpointSlice with these labels is ours. Exported headless Services
+    /// need theirs too.
     pub(super) fn selects_slice(&self, labels: Option<&BTreeMap<String, Option<String>>>) -> bool {
         match self.shares {
             true => self.is_of_proxy(labels),

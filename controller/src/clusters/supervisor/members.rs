@@ -124,7 +124,7 @@ impl Members {
         self.problems.remove(cluster);
     }
 
-    /// Whether a kubeconfig is to be tried now.
+    /// Returns `true` if a kubeconfig is to be tried now.
     fn may_try(&self, cluster: &str, fingerprint: u64) -> bool {
         match self.trying.get(cluster) {
             Some((tried, again)) if *tried == fingerprint => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is wrong with the clusters of a policy, in words.
+//! Problems with the clusters of a policy, in words.
 
 use portolan_policy::{Cluster, Objects, may_be_node_ports, overlaps};
 

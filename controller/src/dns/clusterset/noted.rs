@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What the writer noted and no zone has yet: of each import the newest state, so that it is never more than there
-//! is.
+//! Changes that the writer noted and no zone has yet: of each import the newest state, so that they never take more
+//! room than the imports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    /// Whether no zone has anything to do.
+    /// Returns `true` if no zone has anything to do.
     pub(super) fn is_empty(&self) -> bool {
         self.namespaces.is_none() && self.imports.is_empty() && !self.is_complete
     }

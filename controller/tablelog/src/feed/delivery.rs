@@ -84,7 +84,7 @@ impl Delivery {
         Some(chunk.clone())
     }
 
-    /// Whether all chunks were returned.
+    /// Returns `true` if all chunks were returned.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.next == self.whole + self.own.len()
@@ -96,7 +96,7 @@ impl Delivery {
         self.shared.frames + self.own.len()
     }
 
-    /// Whether both have the same shared part, by reference.
+    /// Returns `true` if both have the same shared part, by reference.
     #[cfg(test)]
     pub(crate) fn shares(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)

@@ -68,9 +68,9 @@ impl Memo {
         answer
     }
 
-    /// Whether to ask an agent with these records for the hashes of its buckets: no agent was asked
-    /// yet, or the last one has not answered in time. All agents with these records have the same
-    /// hashes. At most [`MAX_ANSWERS`] different hashes are asked for at one revision.
+    /// Returns `true` if to ask an agent with these records for the hashes of its buckets: no agent
+    /// was asked yet, or the last one has not answered in time. All agents with these records have
+    /// the same hashes. At most [`MAX_ANSWERS`] different hashes are asked for at one revision.
     pub(crate) fn is_to_ask(&mut self, revision: u64, records: SetHash, now: Instant) -> bool {
         self.lead_to(revision);
         let room = self.asked.len() < MAX_ANSWERS;

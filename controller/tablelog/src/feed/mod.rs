@@ -61,7 +61,7 @@ impl Feed {
         self.is_synced.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether the cluster's tables are complete, and its identity is not awaited.
+    /// Returns `true` if the cluster's tables are complete, and its identity is not awaited.
     pub(crate) fn is_served(&self) -> bool {
         self.is_synced.load(Ordering::Acquire) && !self.identity.is_awaited()
     }
@@ -116,7 +116,7 @@ impl Feed {
         Arc::clone(&self.woken).notified_owned()
     }
 
-    /// Whether the head is after `cursor`.
+    /// Returns `true` if the head is after `cursor`.
     pub(crate) fn is_ahead(&self, cursor: u64) -> bool {
         self.head.load(Ordering::Acquire) > cursor
     }

@@ -190,7 +190,7 @@ impl Staged {
         (!rest.records.is_empty()).then_some(rest)
     }
 
-    /// Whether absent nodes and records are deleted.
+    /// Returns `true` if absent nodes and records are deleted.
     pub(super) fn is_whole(&self) -> bool {
         self.whole
     }

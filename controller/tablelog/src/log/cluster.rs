@@ -305,7 +305,8 @@ impl Cluster {
         }
     }
 
-    /// Whether some list of a Service, named by namespace and name, has such a destination.
+    /// Returns `true` if some list of a Service, named by namespace and name, has such a
+    /// destination.
     pub(crate) fn has_destination(
         &self,
         scope: &Scope,

@@ -179,7 +179,7 @@ impl<T> Journal<T> {
         self.hash
     }
 
-    /// Whether there are no values; there may be tombstones.
+    /// Returns `true` if there are no values; there may be tombstones.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }

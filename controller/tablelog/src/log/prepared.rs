@@ -50,7 +50,7 @@ impl From<NodeInfo> for NodeItem {
 }
 
 impl NodeItem {
-    /// Whether the info is empty.
+    /// Returns `true` if the info is empty.
     pub(crate) fn is_default(&self) -> bool {
         self.hash == NodeInfo::default().content_hash()
     }

@@ -162,8 +162,8 @@ impl TableReader {
     }
 }
 
-/// Whether the agent's table was made from a later version of any source. `false` if either side
-/// states no versions, or the sources differ in number.
+/// Returns `true` if the agent's table was made from a later version of any source. `false` if
+/// either side states no versions, or the sources differ in number.
 fn is_behind(ours: &[u64], theirs: &[u64]) -> bool {
     ours.len() == theirs.len() && ours.iter().zip(theirs).any(|(ours, theirs)| ours < theirs)
 }

@@ -75,7 +75,7 @@ trait Target: Send {
     /// Publishes a transition. Returns its revision.
     fn publish(&mut self, delta: &TableDelta) -> u64;
 
-    /// Whether changes close in time are merged into one transition.
+    /// Returns `true` if changes close in time are merged into one transition.
     fn is_debounced(&self) -> bool;
 
     /// The number of open streams.

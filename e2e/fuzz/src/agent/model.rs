@@ -76,7 +76,7 @@ impl<T: Clone + PartialEq + Debug> Side<T> {
         next
     }
 
-    /// Whether no staged value was refused.
+    /// Returns `true` if no staged value was refused.
     fn all_good(&self) -> bool {
         let mut put = self.staged.values().flatten();
         put.all(|sent| sent.good.is_some())
@@ -153,7 +153,7 @@ impl Model {
         self.staged_unsure = true;
     }
 
-    /// Whether the model knows the agent's expected table.
+    /// Returns `true` if the model knows the agent's expected table.
     pub(super) fn is_sure(&self) -> bool {
         !self.unsure && !self.staged_unsure
     }

@@ -63,8 +63,8 @@ impl SyncDaemon {
         }
     }
 
-    /// Whether the kernel has this daemon. It lengthens a backup's short messages, and shortens those that no
-    /// packet holds (`start_sync_thread`).
+    /// Returns `true` if the kernel has this daemon. It lengthens a backup's short messages, and
+    /// shortens those that no packet holds (`start_sync_thread`).
     #[must_use]
     pub fn is_in_force(&self, role: SyncRole, observed: &Self) -> bool {
         let but_length = Self {

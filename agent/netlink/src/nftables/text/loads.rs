@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What rules load into registers, in the words of `nft`.
+//! Values that rules load into registers, in the words of `nft`.
 
 use super::super::Expression;
 

@@ -87,7 +87,7 @@ pub fn iptables(table: &NodeTable, settings: &IptablesSettings<'_>) -> Export {
     }
 }
 
-/// Whether Services have so many endpoints that kube-proxy saves comments.
+/// Returns `true` if Services have so many endpoints that kube-proxy saves comments.
 fn is_large(table: &NodeTable, family: Family) -> bool {
     let count = |record: &portolan_model::Record| {
         let own = table.lists.get(&record.key);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! When probes run, and for whom.
+//! Times of probes, and their subscribers.
 
 use portolan_health::{Outcome, State};
 use portolan_model::check::HealthPolicy;

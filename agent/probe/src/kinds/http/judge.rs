@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What an HTTP answer must be.
+//! Requirements of an HTTP answer.
 
 use std::fmt::Write as _;
 

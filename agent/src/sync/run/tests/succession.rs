@@ -206,7 +206,8 @@ async fn live(kernel: &Shared) -> bool {
     change_over(&mut engine, kernel).await
 }
 
-/// Whether new connections to the Service are served: by the table, or by a virtual server whose address is local.
+/// Returns `true` if new connections to the Service are served: by the table, or by a virtual
+/// server whose address is local.
 fn is_served(kernel: &FakeKernel) -> bool {
     let key = key(Protocol::Tcp);
     let vip = key.socket().unwrap().ip();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What follows from all settings of a `virtual_server` together.
+//! Consequences of all settings of a `virtual_server` together.
 
 use super::Statement;
 use super::service::Gathered;
@@ -110,7 +110,7 @@ fn ports(draft: &mut Draft, service: &Statement, spec: &mut LoadBalancerSpec) {
     }
 }
 
-/// Whether a check connects to a port.
+/// Returns `true` if a check connects to a port.
 fn has_port(check: &CheckDocument) -> bool {
     check.icmp.is_none() && check.exec.is_none() && check.file.is_none()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What ServiceImports record is taken over, and takes nothing from other imports.
+//! Records of ServiceImports are taken over, and take nothing from other imports.
 
 use portolan_catalog::{ImportSpec, OwnImport, ServiceImport};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Which clusters decide about an import that prefers some of them.
+//! Clusters that decide about an import which prefers some of them.
 
 use super::rules::{DOWN, World};
 use super::*;

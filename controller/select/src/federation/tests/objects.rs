@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! When the MCS objects of clusters are compared again.
+//! Changes after which the MCS objects of clusters are compared again.
 
 use portolan_catalog::{Condition, ExportStatus, Kind, ObjectRef};
 use portolan_mcs::{Action, Awaited, WantedSlice, Write, WriteKind};

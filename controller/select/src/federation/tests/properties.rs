@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What clusters say of themselves.
+//! Properties that clusters state about themselves.
 
 use portolan_catalog::{ClusterProperty, Kind, ObjectRef, Reason};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! When imports are listed for virtual addresses.
+//! Changes after which imports are listed for virtual addresses.
 
 use super::*;
 use crate::SelectConfig;

@@ -51,7 +51,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Whether an Event about this object may be written now. A refusal takes nothing from others.
+    /// Returns `true` if an Event about this object may be written now. A refusal takes nothing
+    /// from others.
     pub(super) fn allow(&mut self, object: &ObjectRef, now: Instant) -> bool {
         self.objects.retain(|_, full_at| *full_at > now);
         self.namespaces.retain(|_, full_at| *full_at > now);

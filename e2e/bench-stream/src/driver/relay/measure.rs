@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What is measured at a root alone, and at a tree.
+//! Measurements at a root alone, and at a tree.
 
 use anyhow::Result;
 use portolan_e2e::scale::{Costs, TableCosts};

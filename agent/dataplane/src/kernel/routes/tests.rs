@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn vips_are_looked_for_where_they_are_bound() {
+    let (vip, node, foreign) = (ip("10.96.0.1"), ip("192.0.2.1"), ip("10.96.0.9"));
+    let mut observed = KernelState {
+        foreign_routes: [foreign].into(),
+        routes: [(vip, Some(node))].into(),
+        ..KernelState::default()
+    };
+    let of_routes = ObservedRoutes {
+        ours: observed.routes.clone(),
+        foreign: [foreign].into(),
+    };
+    assert_eq!(difference(&observed, &of_routes, None), None);
+    let without = ObservedRoutes {
+        ours: BTreeMap::new(),
+        foreign: [foreign].into(),
+    };
+    let said = difference(&observed, &without, None);
+    assert_eq!(said.as_deref(), Some("1 local routes have changed"));
+
+    observed.routes = [(vip, None)].into();
+    let bound = BTreeSet::from([node, vip]);
+    assert_eq!(difference(&observed, &without, Some(&bound)), None);
+    let said = difference(&observed, &without, Some(&BTreeSet::from([node])));
+    assert_eq!(said.as_deref(), Some("1 addresses of VIPs have changed"));
+    // A route of an earlier run beside the address.
+    assert!(difference(&observed, &of_routes, Some(&bound)).is_some());
+    assert!(difference(&observed, &ObservedRoutes::default(), Some(&bound)).is_some());
+}
+
+#[tokio::test]
+async fn ended_connection_is_replaced() {
+    let mut routes = Routes::open().unwrap();
+    let node_ports = NodePortAddresses::default();
+    let before = routes.facts(&[], &node_ports).await.unwrap();
+    assert!(!before.addresses.is_empty(), "loopback at least");
+    routes.connection.abort();
+    while !routes.connection.is_finished() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(routes.facts(&[], &node_ports).await.unwrap(), before);
+}
