@@ -51,7 +51,7 @@ async fn a_controller_that_fails_does_not_keep_others_from_a_drain() {
     let error = run_for(&address, &arguments).await.unwrap_err().to_string();
     assert_eq!(count.load(Ordering::Relaxed), 1, "{error}");
     assert!(
-        error.starts_with("done at 1 of 2 controllers; http://127.0.0.1:"),
+        error.starts_with("done at 1 of 2 controllers; nobody answers at http://127.0.0.1:"),
         "{error}"
     );
 }
