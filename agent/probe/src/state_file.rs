@@ -69,6 +69,7 @@ impl StateFile {
         decode(&content).map(Some).map_err(|reason| {
             // If that fails, the next states replace the file.
             let _ = fs::rename(&path, self.directory.join(ASIDE));
+            let reason = reason.to_string();
             StateFileError::Unusable { path, reason }
         })
     }
@@ -112,15 +113,26 @@ impl StateFile {
     }
 }
 
-fn decode<K: DeserializeOwned>(content: &[u8]) -> Result<Saved<K>, String> {
-    let rest = content
-        .strip_prefix(MAGIC)
-        .ok_or("not states of this version")?;
-    let (checksum, body) = rest.split_first_chunk::<32>().ok_or("cut off")?;
+/// The reason why a file has no states.
+#[derive(Debug, thiserror::Error)]
+enum Unreadable {
+    #[error("not states of this version")]
+    Version,
+    #[error("cut off")]
+    CutOff,
+    #[error("the checksum is wrong")]
+    Checksum,
+    #[error(transparent)]
+    Content(#[from] serde_json::Error),
+}
+
+fn decode<K: DeserializeOwned>(content: &[u8]) -> Result<Saved<K>, Unreadable> {
+    let rest = content.strip_prefix(MAGIC).ok_or(Unreadable::Version)?;
+    let (checksum, body) = rest.split_first_chunk::<32>().ok_or(Unreadable::CutOff)?;
     if blake3::hash(body) != *checksum {
-        return Err("the checksum is wrong".to_owned());
+        return Err(Unreadable::Checksum);
     }
-    serde_json::from_slice(body).map_err(|error| error.to_string())
+    Ok(serde_json::from_slice(body)?)
 }
 
 #[cfg(test)]

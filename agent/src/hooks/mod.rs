@@ -136,7 +136,7 @@ async fn run_job(programs: Programs, job: Job) -> ObjectName {
     };
     match run_program(&programs, &command, &variables, LIMIT).await {
         Ok(()) => tracing::debug!(%object, hook, state, "hook ended"),
-        Err(error) => tracing::warn!(%object, hook, state, error, "hook failed"),
+        Err(error) => tracing::warn!(%object, hook, state, %error, "hook failed"),
     }
     object
 }

@@ -27,8 +27,13 @@ impl Director {
     ///
     /// # Errors
     /// All that is wrong, with the object and the field. Nothing of it is to be followed then.
-    pub fn from_sent(text: &[u8], host: &str) -> Result<Self, String> {
-        let problem = |why: &str| Err(format!("Director {host}: {why}"));
+    pub fn from_sent(text: &[u8], host: &str) -> Result<Self, SentError> {
+        let problem = |why: &str| {
+            Err(SentError {
+                host: host.to_owned(),
+                why: why.to_owned(),
+            })
+        };
         if text.len() > MAX_SENT_BYTES {
             return problem(&too_large(text.len()));
         }
@@ -67,6 +72,15 @@ impl Director {
             }
         }
     }
+}
+
+/// The reason why a host cannot follow a `Director` that it was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Director {host}: {why}")]
+pub struct SentError {
+    host: String,
+    /// All that is wrong, by field.
+    why: String,
 }
 
 fn too_large(bytes: usize) -> String {
@@ -141,7 +155,7 @@ mod tests {
         ];
         for (index, (text, expected)) in cases.into_iter().enumerate() {
             let host = if index == 0 { "lb-2" } else { "lb-1" };
-            let error = Director::from_sent(text, host).unwrap_err();
+            let error = Director::from_sent(text, host).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }
@@ -165,6 +179,7 @@ mod tests {
         assert_eq!(fields, expected);
         // Whoever sends it: the host refuses it too.
         let error = Director::from_sent(director.to_sent().as_bytes(), "lb-1").unwrap_err();
+        let error = error.to_string();
         assert!(
             expected.iter().all(|field| error.contains(field)),
             "{error}"

@@ -48,7 +48,7 @@ pub use document::{
     SchedulerName, SysctlMode, TunnelChecksum,
 };
 pub use explain::explain;
-pub use fleet::{MAX_SENT_BYTES, unsupported_from_controller};
+pub use fleet::{MAX_SENT_BYTES, SentError, unsupported_from_controller};
 pub use forwarding::{Forwarding, Persistence, Thresholds, Tunnel};
 pub use frontend::{Claim, Frontend, Packets};
 pub use generation::{File, Former, Generation, NotOurs, is_ours, parse, parse_again};

@@ -3,7 +3,6 @@
 //! Settings of a director's host in the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +29,7 @@ impl HostPlane for Kernel {
     async fn apply_host(&mut self, steps: &[HostStep]) -> Vec<(HostStep, String)> {
         let failed = |step: &HostStep| {
             let error = apply(&mut self.ipvs, step).err()?;
-            Some((step.clone(), error))
+            Some((step.clone(), error.to_string()))
         };
         blocking(|| steps.iter().filter_map(failed).collect())
     }
@@ -87,54 +86,62 @@ fn neighbours() -> Result<BTreeSet<Neighbour>, SocketError> {
     Ok(named.collect())
 }
 
-fn apply(ipvs: &mut Ipvs, step: &HostStep) -> Result<(), String> {
+/// The reason why a step of a host was not done.
+#[derive(Debug, thiserror::Error)]
+enum StepFailed {
+    #[error("no such setting")]
+    NoSetting,
+    #[error("there is no interface {0}")]
+    NoInterface(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Ipvs(#[from] IpvsError),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+fn apply(ipvs: &mut Ipvs, step: &HostStep) -> Result<(), StepFailed> {
     match step {
         HostStep::SetTimeouts(timeouts) => {
             let Timeouts { tcp, tcp_fin, udp } = *timeouts;
-            said(ipvs.set_timeouts(&ipvs::Timeouts { tcp, tcp_fin, udp }))
+            ipvs.set_timeouts(&ipvs::Timeouts { tcp, tcp_fin, udp })?;
         }
-        HostStep::SetSysctl { name, value } => match path(name) {
-            Some(path) => said(std::fs::write(path, value)),
-            None => Err("no such setting".to_owned()),
-        },
+        HostStep::SetSysctl { name, value } => {
+            let path = path(name).ok_or(StepFailed::NoSetting)?;
+            std::fs::write(path, value)?;
+        }
         HostStep::AddDaemon { role, daemon } => match ipvs.add_daemon(*role, daemon) {
             Err(IpvsError::Socket(SocketError::Refused(Errno::ENODEV))) => {
-                Err(format!("there is no interface {}", daemon.interface))
+                return Err(StepFailed::NoInterface(daemon.interface.clone()));
             }
-            result => said(result),
+            result => result?,
         },
         HostStep::DelDaemon { role } => match ipvs.del_daemon(*role) {
-            Err(IpvsError::Socket(SocketError::Refused(Errno::ESRCH))) => Ok(()),
-            result => said(result),
+            Err(IpvsError::Socket(SocketError::Refused(Errno::ESRCH))) => {}
+            result => result?,
         },
         HostStep::AddNeighbour(neighbour) => {
             let Neighbour { interface, address } = neighbour;
-            match interface_index(interface) {
-                Ok(index) => said(neighbour_socket().and_then(|mut it| it.add((index, *address)))),
-                Err(_) => Err(format!("there is no interface {interface}")),
-            }
+            let index = interface_index(interface)
+                .map_err(|_| StepFailed::NoInterface(interface.clone()))?;
+            neighbour_socket()?.add((index, *address))?;
         }
-        HostStep::DelNeighbour(neighbour) => match interface_index(&neighbour.interface) {
-            Ok(index) => {
+        HostStep::DelNeighbour(neighbour) => {
+            // With an interface its entries are gone.
+            if let Ok(index) = interface_index(&neighbour.interface) {
                 let proxy = (index, neighbour.address);
                 let deleted = neighbour_socket().and_then(|mut it| it.del(proxy));
-                said(unless(Errno::ENOENT, deleted))
+                unless(Errno::ENOENT, deleted)?;
             }
-            // With an interface its entries are gone.
-            Err(_) => Ok(()),
-        },
-        HostStep::Announce { table, vip } => {
-            said(announced().and_then(|mut routes| routes.add(*table, *vip)))
         }
+        HostStep::Announce { table, vip } => announced()?.add(*table, *vip)?,
         HostStep::Withdraw { table, vip } => {
             let deleted = announced().and_then(|mut routes| routes.del(*table, *vip));
-            said(unless(Errno::ESRCH, deleted))
+            unless(Errno::ESRCH, deleted)?;
         }
     }
-}
-
-fn said<E: Display>(result: Result<(), E>) -> Result<(), String> {
-    result.map_err(|error| error.to_string())
+    Ok(())
 }
 
 /// A deletion of something that is gone is no failure.

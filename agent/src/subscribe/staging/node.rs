@@ -55,7 +55,7 @@ impl StagedNode {
                     && let Err(why) = Director::from_sent(&message.director, name)
                 {
                     decoded.node.director = None;
-                    decoded.left_out = vec![why];
+                    decoded.left_out = vec![why.to_string()];
                     keeps_director = true;
                 }
                 let left_out = decoded.left_out.join("; ");
