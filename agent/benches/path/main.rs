@@ -2,7 +2,7 @@
 
 //! New connections through a node, by service proxy and by number of Services: connections a second, processor time
 //! for each, and packets of one open flow. Each service proxy has network namespaces of its own. Its rounds alternate
-//! with rounds of the direct way, whose kernel tracks connections too; ratios are medians over pairs of rounds.
+//! with rounds of the direct way, whose kernel tracks connections too; ratios are of sums over pairs of rounds.
 //!
 //! `make bench-path` runs it in a guest, whose kernel has all planes. `PORTOLAN_TOOLS_BIN` has kube-proxy.
 //! `PORTOLAN_BENCH_WAYS` and `PORTOLAN_BENCH_SERVICES` are lists of ways and of sizes.
