@@ -79,8 +79,8 @@ fn check_config(cli: &Cli) -> Vec<String> {
     errors
 }
 
-/// Where a command takes its table from, with the flags of it; `None` for a command without a table, or with that of
-/// an agent.
+/// The source of a command's table, with the flags of it; `None` for a command without a table, or with that of an
+/// agent.
 fn table_of(cli: &Cli) -> Option<(&RunArgs, Source)> {
     match &cli.command {
         None => Some((&cli.run, cli.run.source)),

@@ -2,8 +2,8 @@
 
 //! Settings of a director's host: they follow its `Director` object and the virtual addresses.
 //!
-//! Settings that go, go before virtual servers change; settings that come, come after it. So a director that goes to standby
-//! gives its addresses up first, and no address is announced before its virtual servers are there.
+//! Settings that go, go before virtual servers change; settings that come, come after it. So a director that goes to
+//! standby gives its addresses up first, and no address is announced before its virtual servers are there.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ pub struct HostOutcome {
     pub changed: usize,
     /// What is wrong, or could not be changed. Everything is tried again.
     pub errors: Vec<String>,
-    /// What an operator should know, and what is no error: the agent would not change it at a second attempt either.
+    /// Warnings for an operator. They are no errors: a second attempt would not change them.
     pub warnings: Vec<String>,
     /// Virtual addresses that the host newly answers for: neighbours are to be told.
     pub new: BTreeSet<IpAddr>,
@@ -53,7 +53,7 @@ pub struct HostPreview {
     pub steps: Vec<HostStep>,
     /// What is wrong and would not be changed.
     pub problems: Vec<String>,
-    /// What an operator should know, and what is no error.
+    /// Warnings for an operator, which are no errors.
     pub warnings: Vec<String>,
 }
 

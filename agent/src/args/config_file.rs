@@ -25,7 +25,7 @@ const RUN: &str = "run";
 /// Fields that have no effect in it: their values are those of a node's kube-proxy.
 const NOT_OF_RUN: [&str; 3] = ["mode", "metricsBindAddress", "healthzBindAddress"];
 
-/// What stands between the flags and the command of `run`.
+/// The argument between the flags and the command of `run`.
 const END_OF_FLAGS: &str = "--";
 
 /// A command line that cannot be used.

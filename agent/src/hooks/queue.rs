@@ -56,7 +56,7 @@ type Place = (bool, u64, ObjectName);
 pub(super) struct Queue {
     hooks: Arc<HooksOf>,
     states: BTreeMap<(ObjectName, Subject), States>,
-    /// What is to be told. A quorum is before backends.
+    /// Subjects with news for a program, by load balancer. A quorum is before backends.
     due: BTreeMap<ObjectName, BTreeSet<Subject>>,
     running: BTreeSet<ObjectName>,
     /// Load balancers with something due and without a program that runs.

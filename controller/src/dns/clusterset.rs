@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::args::DnsArgs;
-use super::{RETRY, ask, drained, etcd, now_as_serial, write_files};
+use super::{RETRY, ask, drained, etcd, make_directory, now_as_serial, write_files};
 use crate::args::{Args, Source};
 pub(crate) use noted::ClusterNames;
 use noted::Noted;
@@ -265,9 +265,7 @@ impl Follower {
         }
         // What can fail comes first: a listener keeps its last answers while a zone cannot begin.
         if let Some((directory, _)) = &self.exports.files {
-            let directory = directory.join(&**cluster);
-            std::fs::create_dir_all(&directory)
-                .with_context(|| format!("--dns-zone-dir {}", directory.display()))?;
+            make_directory(&directory.join(&**cluster))?;
         }
         let layout = |etcd: &etcd::Export| Layout::new(&format!("{}-{cluster}", etcd.prefix));
         let layout = self.exports.etcd.as_ref().map(layout).transpose()?;
@@ -275,7 +273,7 @@ impl Follower {
         let mut tasks: Vec<Task> = Vec::new();
         if let Some((directory, interval)) = &self.exports.files {
             let directory = directory.join(&**cluster);
-            let files = write_files(&directory, *interval, &zone, self.serial)?;
+            let files = write_files(&directory, *interval, &zone, self.serial);
             tasks.push(Box::pin(files));
         }
         if let (Some(etcd), Some(layout)) = (&self.exports.etcd, layout) {

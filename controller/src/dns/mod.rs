@@ -68,7 +68,8 @@ impl Dns {
         let server = dns.server.server(&zone, registry);
         let bound = dns.server.bind().await.context("--dns-bind-address")?;
         if let Some(directory) = dns.zone_dir() {
-            let files = write_files(directory, dns.zone_interval(), &zone, serial)?;
+            make_directory(directory)?;
+            let files = write_files(directory, dns.zone_interval(), &zone, serial);
             let stop = vital.ending.clone();
             vital.spawn("zone files", async move {
                 let _ = stop.run_until_cancelled(files).await;
@@ -158,9 +159,7 @@ fn write_files(
     interval: Duration,
     zone: &Arc<SharedZone>,
     first_serial: u32,
-) -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("--dns-zone-dir {}", directory.display()))?;
+) -> impl Future<Output = ()> + Send + 'static {
     let config = zone.read().config().clone();
     let zones = config.zones.iter().chain(&config.reverse);
     let files = zones.map(|zone| {
@@ -175,7 +174,13 @@ fn write_files(
         first_serial,
     };
     let never = std::future::pending();
-    Ok(zone_file::export(Arc::clone(zone), config, never))
+    zone_file::export(Arc::clone(zone), config, never)
+}
+
+/// Makes the directory of zone files, so that one that cannot be made is an error before anything is served.
+fn make_directory(directory: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("--dns-zone-dir {}", directory.display()))
 }
 
 #[cfg(test)]

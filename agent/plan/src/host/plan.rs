@@ -109,8 +109,8 @@ fn sysctls(desired: &HostDesired, observed: &HostState) -> (Vec<HostStep>, Vec<S
     (steps, problems)
 }
 
-/// What an operator should know about a host with these steps of [`plan_host`], and what is no error: interfaces that
-/// are to answer neighbour solicitations and do not forward. The kernel (`ndisc_recv_ns`) answers for a proxy
+/// Warnings about a host with these steps of [`plan_host`]: interfaces that are to answer neighbour solicitations and
+/// do not forward. They are no errors. The kernel (`ndisc_recv_ns`) answers for a proxy
 /// neighbour only where the interface forwards. The agent never writes the setting: an error would stay for ever.
 #[must_use]
 pub fn warnings(desired: &HostDesired, observed: &HostState, steps: &[HostStep]) -> Vec<String> {

@@ -250,9 +250,8 @@ fn is_serving(cluster: &shares::Cluster) -> bool {
     cluster.step > 0 && cluster.ready > 0
 }
 
-/// Returns `true` if some exporters decide about the shares in all families, so that the others
-/// need not be looked at. They are those of the first tiers, so many, and maybe others; not all of
-/// them are lost.
+/// Returns `true` if some exporters decide about the shares in all families, so that the others need not be looked at.
+/// They are those of the first tiers, so many, and maybe others; not all of them are lost.
 pub(crate) fn is_settled(import: &Imported<'_>, exporters: &Exporters<'_>, tiers: usize) -> bool {
     let ips = import.service.cluster_ips.iter();
     let families: Families = ips.map(|ip| Family::of(*ip)).collect();
