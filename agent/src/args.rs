@@ -269,7 +269,7 @@ pub struct ImportKernelArgs {
     pub merge: bool,
 }
 
-/// What `import` reads.
+/// Source that `import` reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImportFrom {
     /// IPVS in this network namespace.

@@ -32,7 +32,7 @@ const CONCURRENCY: usize = 32;
 /// Exit code if a check fails.
 const FAILS: u8 = 3;
 
-/// Why a check with `via: Service` has no result.
+/// Reason why a check with `via: Service` has no result.
 const BY_SERVICE: &str =
     "via Service: only the running agent has the virtual server for it: see status";
 
@@ -44,7 +44,7 @@ struct Job {
     task: Task,
 }
 
-/// What is to be done about a backend.
+/// Task for a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Task {
     /// Nothing: it has no checks.
@@ -55,7 +55,7 @@ enum Task {
     ByService(Arc<Check>),
 }
 
-/// How a check ended.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     /// There is no check.
@@ -238,7 +238,7 @@ fn judge(outcome: &Outcome) -> (Verdict, Option<String>) {
     }
 }
 
-/// What an agent check has said: `says down, drain, weight 50%: reason`.
+/// Returns the text for the word of an agent check: `says down, drain, weight 50%: reason`.
 fn said(word: &Word) -> String {
     let up = word.up.map(|up| if up { "up" } else { "down" }.to_owned());
     let state = word.administrative.map(|state| match state {

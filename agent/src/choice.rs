@@ -51,7 +51,7 @@ impl Reason {
 pub struct Choice {
     /// Its name, as the flag has it.
     pub dataplane: &'static str,
-    /// Why.
+    /// Reason.
     pub reason: Reason,
 }
 
@@ -70,8 +70,8 @@ impl Choice {
         ];
         registry.register(
             "dataplane",
-            "What programs the node, and why: named by the flag, present on the node, or the first that the \
-             kernel can do",
+            "Dataplane of the node and the reason of the choice: named by the flag, present on the node, or \
+             the first that the kernel can do",
             Info::new(labels),
         );
     }

@@ -34,7 +34,7 @@ pub struct Outcome {
     /// Problems of files and of their objects, whose last good versions stay in force. Deletions that are held back
     /// are one too: the kernel has what the files no longer say.
     pub problems: Vec<String>,
-    /// What could not be programmed.
+    /// Errors of programming.
     pub errors: Vec<String>,
 }
 

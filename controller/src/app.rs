@@ -169,7 +169,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// What the server describes of them.
+    /// Returns the protobuf descriptors of the services.
     fn descriptors(&self) -> Vec<&'static [u8]> {
         let names = self.names.iter().map(|_| NAMES_DESCRIPTORS);
         let edges = self.edges.iter().map(|_| FEDERATION_DESCRIPTORS);

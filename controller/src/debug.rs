@@ -137,7 +137,7 @@ async fn nodes(Scoped(debug): Scoped) -> Json<Value> {
     }))
 }
 
-/// What each node says about the backends of load balancers.
+/// Returns the report of each node on the backends of load balancers.
 async fn health(Scoped(debug): Scoped) -> Json<Value> {
     let mut nodes = debug.sessions.backend_health();
     nodes.retain(|health| *health.cluster == *debug.cluster);

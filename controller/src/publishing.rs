@@ -135,7 +135,7 @@ impl Publishing {
     }
 }
 
-/// What the writer knows of clusters from before, and where it keeps that.
+/// Returns the writer's state of clusters from before, with the saver that keeps it.
 fn federated(
     args: &Args,
     (sources, states): (&ClusterSources, &ClusterStates),

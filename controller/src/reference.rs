@@ -32,7 +32,7 @@ fn the_reference_of_flags_is_that_of_the_code() {
     portolan_reference::compare("controller-flags.md", "Flags of portolan-controller", &page);
 }
 
-/// What a reason of a problem of an object means. A match, so that no reason is forgotten.
+/// Returns the meaning of a reason of a problem of an object. A match, so that no reason is forgotten.
 fn meaning(reason: Reason) -> &'static str {
     match reason {
         Reason::Malformed => {

@@ -47,7 +47,7 @@ const PER_STREAM: Duration = Duration::from_micros(20);
 
 /// Time between two plans of writes of MCS objects.
 const PLAN: Duration = Duration::from_millis(250);
-/// How often a plan is put off because changes wait to be published.
+/// Number of times in a row that a plan is put off because changes wait to be published.
 const MOST_PUT_OFF: u32 = 8;
 
 /// Current problems of the sources, for the debug dump.
@@ -81,7 +81,7 @@ pub(crate) struct Writer {
     pub(crate) audit_period: Option<Duration>,
     /// Number of cores for streams, at least 1.
     pub(crate) cores: u32,
-    /// What the writer remembers of its inputs.
+    /// State of the inputs, which the writer remembers.
     pub(crate) known: Known,
     /// Inputs of imports; of no effect for a single cluster.
     pub(crate) federated: Federated,
@@ -89,7 +89,7 @@ pub(crate) struct Writer {
     pub(crate) centre: Option<Centre>,
 }
 
-/// What the writer remembers of its inputs.
+/// State of the inputs, which the writer remembers.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// The clusters whose source has sent all of its objects.
@@ -100,9 +100,9 @@ pub(crate) struct Known {
     policy_problems: Vec<String>,
     /// The clusters whose agents wait for the objects of another one.
     waiting: BTreeSet<Arc<str>>,
-    /// What the source of a cluster has sent since it was started again.
+    /// Objects that the source of a cluster has sent since it was started again.
     restarted: BTreeMap<Arc<str>, Resent>,
-    /// How often the last plan of MCS objects was put off.
+    /// Number of times that the last plan of MCS objects was put off.
     put_off: u32,
 }
 

@@ -21,8 +21,9 @@ use portolan_tablelog::{Publisher, Retention};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// How many Services there are, and how many agents watch their names.
+/// Number of Services.
 const SERVICES: usize = 5_000;
+/// Number of agents that watch their names.
 const AGENTS: usize = 300;
 
 /// The most that each of them may cost, in bytes: what a stream of the tables may.

@@ -95,9 +95,8 @@ impl Chart {
     }
 }
 
-/// What a user of this cluster has to set, and what the guest cannot have: limits of the whole
-/// kernel, and images of a registry. The tests of the chart connect to `connect`, as no DNS is
-/// expected.
+/// Returns the values that a user of this cluster has to set, and those for parts that the guest cannot have: limits of
+/// the whole kernel, and images of a registry. The tests of the chart connect to `connect`, as no DNS is expected.
 #[must_use]
 pub fn values(kubelets: &Kubelets, connect: &str) -> Value {
     let (host, port) = kubelets.api();

@@ -221,7 +221,7 @@ impl Kubelets {
         ready.map(drop).with_context(|| self.describe(namespace))
     }
 
-    /// What an operator would look at when pods are not ready.
+    /// Returns the pods, events and logs of a namespace, which an operator would look at when pods are not ready.
     pub fn describe(&self, namespace: &str) -> String {
         let show = |args: &[&str]| {
             let args = [args, &["--namespace", namespace]].concat();

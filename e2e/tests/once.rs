@@ -68,7 +68,7 @@ impl Once {
         ))
     }
 
-    /// What programs show of the kernel's state.
+    /// Returns the kernel's state, as programs show it.
     fn kernel(&self) -> String {
         let shown = ["ipvsadm -Sn", "ipset save", "ip route show table local"];
         shown.map(|command| self.run(command).1).join("\n")

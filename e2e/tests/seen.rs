@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 const LONG: Duration = Duration::from_secs(300);
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 
-/// What somebody does to the node, and where a trace from the node to the Service shows it. The first pod has
-/// the address 10.244.1.2.
+/// Changes that somebody makes on the node, and the place where a trace from the node to the Service shows each. The
+/// first pod has the address 10.244.1.2.
 const DAMAGES: [(&str, &str); 7] = [
     (
         "ipset del KUBE-CLUSTER-IP 10.96.0.10,tcp:80",

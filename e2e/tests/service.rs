@@ -22,7 +22,7 @@ const BALANCER: &str = "{apiVersion: v1, kind: Service, metadata: {name: web, na
 /// The manager's side of one service.
 struct Manager {
     notify: UnixDatagram,
-    /// What the service has written to standard error so far, and goes on to write.
+    /// Stream of the service's standard error, from its start on.
     stderr: UnixStream,
     child: Child,
 }

@@ -215,7 +215,7 @@ impl<'a> Director<'a> {
         self.host.namespace().run(read)?
     }
 
-    /// What the program has printed last.
+    /// Returns the last ten lines that the program has printed.
     pub(crate) fn log(&self) -> String {
         let log = self.process.as_ref().and_then(|process| process.log().ok());
         let log = log.unwrap_or_default();

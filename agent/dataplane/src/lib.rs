@@ -69,7 +69,7 @@ pub enum DataplaneError {
     NoModule {
         /// The missing part.
         what: &'static str,
-        /// Why it cannot be loaded.
+        /// Reason why it cannot be loaded.
         reason: String,
     },
     /// Conntrack could not be used.
@@ -141,7 +141,7 @@ pub struct StepError {
     pub index: usize,
     /// Whether the step was tried or held back.
     pub kind: StepErrorKind,
-    /// Why.
+    /// Reason.
     pub message: String,
     /// Set entries missing because of it; see
     /// [`Desired::records_of`](portolan_plan::Desired::records_of).

@@ -59,7 +59,7 @@ pub struct Change {
     pub from: State,
     /// The state after; another one.
     pub to: State,
-    /// Why it went down; `None` if it did not.
+    /// Reason why it went down; `None` if it did not.
     pub reason: Option<Reason>,
 }
 

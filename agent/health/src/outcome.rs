@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a probe failed, as a short sentence without its end: `status 503, not one of 200-299`.
+/// Reason why a probe failed, as a short sentence without its end: `status 503, not one of 200-299`.
 pub type Reason = Arc<str>;
 
 /// Result of one probe.
@@ -22,7 +22,7 @@ pub enum Outcome {
     Fail(Reason),
     /// The probe says nothing about the backend, because the fault is this machine's.
     NoVerdict(Reason),
-    /// What the backend says about itself.
+    /// Word of the backend about itself.
     Word(Word),
 }
 
@@ -53,7 +53,7 @@ pub struct Word {
     pub weight: Option<DynamicWeight>,
     /// State that it asks for.
     pub administrative: Option<Administrative>,
-    /// What it gives as its reason.
+    /// Reason that it gives.
     pub reason: Option<Reason>,
 }
 

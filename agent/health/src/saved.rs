@@ -71,7 +71,7 @@ pub struct SavedBackend {
     pub weights: Vec<Option<DynamicWeight>>,
     /// States that it asks for, in the order of the checks.
     pub administrative: Vec<Administrative>,
-    /// Why it is down.
+    /// Reason why it is down.
     pub reason: Option<Reason>,
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{Administrative, Reason, State};
 
-/// What a virtual server is to have of one backend.
+/// Desired state of one backend in a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Verdict {
     /// Weight of the real server.
@@ -69,7 +69,7 @@ pub struct BackendStatus {
     pub commanded: Option<Administrative>,
     /// The state that the backend asks for itself.
     pub said: Administrative,
-    /// Why it is down.
+    /// Reason why it is down.
     pub reason: Option<Reason>,
     /// Whether it fails, but keeps its weight because too few others are healthy.
     pub is_kept: bool,

@@ -79,7 +79,7 @@ pub enum Route {
 pub struct RequestError {
     /// The request's index.
     pub index: usize,
-    /// Why.
+    /// Reason.
     pub errno: Errno,
 }
 

@@ -41,7 +41,8 @@ fn name(family: Family) -> &'static str {
 }
 
 impl Lacking {
-    /// What a kernel lacks that answers a transaction of [`everything`](crate::everything) so.
+    /// Returns the reason for which a kernel answers a transaction of [`everything`](crate::everything) with this
+    /// error.
     #[must_use]
     pub fn new(family: Family, requests: &[Request], error: &CommitError) -> Self {
         match error {
@@ -142,7 +143,7 @@ mod tests {
         plan(&table, None, Surplus::Delete)
     }
 
-    /// What is said where the kernel refuses these requests.
+    /// Returns the text for a kernel that refuses these requests.
     fn said(family: Family, is_refused: impl Fn(&Request) -> bool) -> String {
         let requests = requests(family);
         let numbers = (0..requests.len()).filter(|number| is_refused(&requests[*number]));

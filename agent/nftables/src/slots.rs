@@ -19,7 +19,7 @@ pub(crate) fn class(slots: usize) -> u32 {
     slots.next_power_of_two().trailing_zeros()
 }
 
-/// How many slots each destination gets; none with weight 0.
+/// Returns the number of slots for each destination; none with weight 0.
 fn counts(destinations: &[Destination]) -> BTreeMap<SocketAddr, u64> {
     let weights = || {
         destinations

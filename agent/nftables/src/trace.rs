@@ -22,7 +22,7 @@ use crate::layout::{
 use crate::rules::{AWAY, REFUSAL};
 use crate::{Surplus, WayKey, plan};
 
-/// What the rules of a table depend on besides its maps.
+/// Inputs of a table's rules besides its maps.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// Configuration of the agent.
@@ -247,7 +247,7 @@ impl<'a> Walk<'a> {
         Some(Outcome::Forwarded { by, servers })
     }
 
-    /// How many slots each destination has.
+    /// Returns the number of slots of each destination.
     fn slots(&mut self, map: &str) -> BTreeMap<SocketAddr, u32> {
         let way = way_key(&self.way);
         let family = Family::of(self.way.address);

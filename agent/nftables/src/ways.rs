@@ -33,7 +33,7 @@ impl std::fmt::Display for WayKey {
     }
 }
 
-/// What becomes of the connections of one way.
+/// Treatment of the connections of one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
     /// The record that it belongs to.
@@ -44,7 +44,7 @@ pub struct Way {
     pub inside: List,
     /// Destinations of connections that come neither from the node's own pods nor from the node.
     pub outside: Option<List>,
-    /// Whose connections are masqueraded.
+    /// Connections that are masqueraded.
     pub masquerade: Masquerade,
     /// Permitted sources, none of which contains another; empty for all.
     pub ranges: Vec<IpNet>,
@@ -63,7 +63,7 @@ pub enum List {
     Refuse,
 }
 
-/// Whose connections get the node's address as their source, besides those to cluster IPs.
+/// Connections that get the node's address as their source, besides those to cluster IPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Masquerade {
     /// Nobody's.
@@ -78,7 +78,7 @@ pub enum Masquerade {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hairpin(pub WayKey);
 
-/// What is left out.
+/// Way or record that is left out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// A way that another record has.
@@ -132,7 +132,7 @@ pub struct Ways {
     pub hairpins: BTreeMap<Hairpin, u32>,
     /// The TCP endpoints of imports, and how many records have each.
     pub remote: BTreeMap<WayKey, u32>,
-    /// What is left out. The first record, in order of keys, has a way.
+    /// Ways and records that are left out. The first record, in order of keys, has a way.
     pub refused: Vec<Refused>,
     /// The size of the ways.
     pub(crate) size: Size,

@@ -21,7 +21,7 @@ pub struct Config {
     pub scheduler: Option<&'static str>,
     /// Whether all connections to cluster IPs are masqueraded (`--masquerade-all`).
     pub masquerade_all: bool,
-    /// How packets of the node's own pods are recognised.
+    /// Detection of packets of the node's own pods.
     pub detect_local: DetectLocal,
     /// Mark of packets to masquerade: one bit; kube-proxy's is `0x4000`.
     pub masquerade_mark: u32,
@@ -31,7 +31,7 @@ pub struct Config {
     pub asked_marks: Option<u32>,
     /// Virtual servers of addresses in here are never deleted (`--ipvs-exclude-cidrs`).
     pub exclude_cidrs: Vec<IpNet>,
-    /// How packets to VIPs arrive on the node.
+    /// Binding of VIPs, by which packets to them arrive on the node.
     pub vip_binding: VipBinding,
     /// Binding of the VIPs of load balancers: off on standby, and if another program binds them.
     pub binds_balancers: bool,
@@ -72,7 +72,7 @@ pub enum RulesMode {
     OnDemand,
 }
 
-/// How packets to VIPs arrive on the node.
+/// Binding of VIPs, by which packets to them arrive on the node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum VipBinding {
     /// By a local route for each, which gives the node's own connections the node's address.
@@ -83,7 +83,7 @@ pub enum VipBinding {
     Address,
 }
 
-/// How packets of the node's own pods are recognised (kube-proxy's `detectLocalMode`).
+/// Detection of packets of the node's own pods (kube-proxy's `detectLocalMode`).
 ///
 /// Connections of all others to cluster IPs are masqueraded. Connections of the node's own pods to
 /// external addresses of a Service with `externalTrafficPolicy: Local` may go to any destination.
@@ -132,7 +132,7 @@ impl DetectLocal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkMask(u32);
 
-/// Why a mask cannot be used.
+/// Reason why a mask cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMask {
     /// It has no bits.
@@ -177,7 +177,7 @@ impl MarkMask {
         mark != 0 && mark & !self.0 == 0
     }
 
-    /// How many marks there are, 0 to 2^30 - 1.
+    /// Returns the number of marks, 0 to 2^30 - 1.
     pub(crate) fn capacity(self) -> u32 {
         u32::MAX.checked_shr(32 - self.0.count_ones()).unwrap_or(0)
     }

@@ -13,7 +13,7 @@ use portolan_model::ipset::SetEntry;
 
 use crate::{MarkMask, SetName};
 
-/// What gets a record's mark.
+/// Frontends that get a record's mark, and the set that gives it.
 #[derive(Debug, Clone)]
 pub(crate) struct Marked {
     /// The set that gives the mark.

@@ -171,7 +171,7 @@ impl Step {
         }
     }
 
-    /// How many objects of the kernel the step changes.
+    /// Returns the number of objects of the kernel that the step changes.
     #[must_use]
     pub fn objects(&self) -> usize {
         match self {

@@ -51,7 +51,7 @@ pub trait Key: Ord + Clone + Send + Sync + 'static {}
 
 impl<K: Ord + Clone + Send + Sync + 'static> Key for K {}
 
-/// What runs one probe.
+/// Runner of a probe.
 pub trait Prober: Send + Sync + 'static {
     /// Runs a check of a target once, within its timeout.
     fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome>;
@@ -64,7 +64,7 @@ impl Prober for Context {
     }
 }
 
-/// What the engine works from.
+/// Inputs of the engine.
 #[derive(Debug, Clone)]
 pub struct Inputs<K: Ord> {
     /// The load balancers to be checked.
@@ -77,7 +77,7 @@ pub struct Inputs<K: Ord> {
     pub limits: watch::Receiver<Limits>,
 }
 
-/// What the engine tells. All of it may be cloned and read at any time.
+/// Outputs of the engine. All of them may be cloned and read at any time.
 #[derive(Debug, Clone)]
 pub struct Handle<K: Ord> {
     /// The verdicts. Changes within 10 ms are published together, and those of configuration at once.
@@ -89,7 +89,7 @@ pub struct Handle<K: Ord> {
 }
 
 impl<K: Ord> Handle<K> {
-    /// What the engine has counted since it started.
+    /// Returns the counts of the engine since it started.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts.read()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Whose fault an error is, and how it is told.
+//! Attribution of an error to the backend or to this machine, and its text.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

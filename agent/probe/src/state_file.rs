@@ -26,7 +26,7 @@ pub enum StateFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         #[source]
         error: io::Error,
     },
@@ -35,7 +35,7 @@ pub enum StateFileError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }

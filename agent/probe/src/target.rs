@@ -15,11 +15,11 @@ pub struct Target {
     pub address: SocketAddr,
     /// Source of the probe's packets.
     pub source: Source,
-    /// What programs are told; set for programs alone, so that other probes are shared.
+    /// Names that programs are told; set for programs alone, so that other probes are shared.
     pub names: Option<Names>,
 }
 
-/// What a program is told about the backend.
+/// Names about the backend that a program is told.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Names {
     /// Name of the load balancer: `default/web`.

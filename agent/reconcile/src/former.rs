@@ -301,7 +301,7 @@ impl<D: Dataplane + OtherPlane> Reconciler<D> {
         Ok(Retirement::Done)
     }
 
-    /// How many addresses and ports, and families without rules, are not served yet.
+    /// Returns the number of addresses and ports that are not served yet, and of families without rules.
     fn unserved_of(&self, tables: &BTreeMap<Family, BTreeSet<VirtualServerKey>>) -> usize {
         let Some(observed) = &self.observed else {
             return tables.values().map(BTreeSet::len).sum::<usize>().max(1);

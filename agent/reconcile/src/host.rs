@@ -20,7 +20,7 @@ use crate::Reconciler;
 /// The host as it was asked for and made.
 #[derive(Debug, Default)]
 pub(crate) struct HostKeeper {
-    /// What is asked for; `None` while nothing is known, and then nothing changes.
+    /// Desired settings; `None` while they are unknown, and then nothing changes.
     host: Option<Arc<Host>>,
     owned: Owned,
     /// Virtual addresses that the host answered for at the last time.
@@ -29,12 +29,12 @@ pub(crate) struct HostKeeper {
     is_settled: bool,
 }
 
-/// What became of a host's settings.
+/// Outcome of a host's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostOutcome {
     /// Number of changed settings.
     pub changed: usize,
-    /// What is wrong, or could not be changed. Everything is tried again.
+    /// Errors in the settings, and of changes that failed. Everything is tried again.
     pub errors: Vec<String>,
     /// Warnings for an operator. They are no errors: a second attempt would not change them.
     pub warnings: Vec<String>,
@@ -51,7 +51,7 @@ pub struct HostPreview {
     pub observed: HostState,
     /// The steps, in order.
     pub steps: Vec<HostStep>,
-    /// What is wrong and would not be changed.
+    /// Wrong settings that would not be changed.
     pub problems: Vec<String>,
     /// Warnings for an operator, which are no errors.
     pub warnings: Vec<String>,
@@ -85,8 +85,8 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         self.host.is_settled = false;
     }
 
-    /// What is ours once the settings that the host asks for are in the kernel, besides what is ours already. To
-    /// be saved before [`Self::finish_host`].
+    /// Returns the state that is ours once the settings that the host asks for are in the kernel, together with the
+    /// state that is ours already. To be saved before [`Self::finish_host`].
     #[must_use]
     pub fn owned_then(&self, table: &NodeTable) -> Owned {
         match self.asking() {
@@ -147,7 +147,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         self.host.host.as_ref().filter(|_| has_work())
     }
 
-    /// What is ours now.
+    /// Returns the state that is ours now.
     #[must_use]
     pub fn owned(&self) -> &Owned {
         &self.host.owned

@@ -52,7 +52,7 @@ pub enum TakeoverProgress {
     /// Some addresses and ports of the kube-proxy's rules have no virtual server or route yet. As
     /// [`Self::Waiting`].
     Unserved {
-        /// How many.
+        /// Their number.
         frontends: usize,
     },
     /// No object of the kube-proxy is left.

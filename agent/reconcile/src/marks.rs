@@ -22,7 +22,7 @@ pub(crate) enum MarkChoice {
     Made,
     /// No mark can be used.
     Refused {
-        /// Why.
+        /// Reason.
         error: String,
         /// When it was found.
         at: Instant,

@@ -55,7 +55,7 @@ pub struct NftablesReconciler {
     is_doubtful: bool,
     /// Families whose UDP flows may be stale.
     flows_due: Families,
-    /// What our IPVS dataplane has left.
+    /// Objects that our IPVS dataplane has left.
     former: Option<FormerIpvs<Kernel>>,
     /// The rules of a kube-proxy from which the node is taken over.
     kube_proxy: Option<KubeProxyRules>,

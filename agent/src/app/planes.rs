@@ -113,7 +113,7 @@ async fn ipvs_before_nftables(
     Ok(Reconciler::new(kernel, config))
 }
 
-/// How the kernel is programmed, for those that only read it.
+/// Returns the dataplane of the kernel, for callers that only read it.
 fn plane(kind: PlaneKind, args: &RunArgs, config: &Config) -> anyhow::Result<Plane> {
     Ok(Plane {
         kind,

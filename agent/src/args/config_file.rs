@@ -39,7 +39,7 @@ pub enum StartError {
     File {
         /// Its path.
         file: String,
-        /// What is wrong.
+        /// Its error.
         error: FileError,
     },
 }

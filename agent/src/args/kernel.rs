@@ -18,7 +18,7 @@ use portolan_plan::{Config, DetectLocal, MarkUsers, Names, VipBinding};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Kernel programming")]
 pub struct KernelArgs {
-    /// What programs the node: IPVS with ipset and iptables, or nftables alone. With nftables, flags about
+    /// Dataplane of the node: IPVS with ipset and iptables, or nftables alone. With nftables, flags about
     /// IPVS, short circuits, the binding of VIPs and iptables have no effect; VIPs are not bound. With auto:
     /// the one that has programmed the node already, else nftables, else IPVS. An agent that starts with
     /// another value of these than before changes over. With userspace, sockets of the agent serve clients on
@@ -91,7 +91,7 @@ pub struct KernelArgs {
     #[arg(long, env = "PORTOLAN_NODE_IP", value_delimiter = ',')]
     node_ip: Vec<IpAddr>,
 
-    /// How virtual addresses are bound to the node: by a local route for each, or as addresses of the
+    /// Binding of virtual addresses to the node: by a local route for each, or as addresses of the
     /// dummy device portolan-vips, for programs that rely on addresses. As addresses, they become the
     /// source of the node's own connections; adding 10,000 of them takes seconds, and removing as
     /// many of IPv6 half a minute. Default: as the `Director` of this host says, else route.
@@ -116,7 +116,7 @@ pub enum DataplaneKind {
     Ipvs,
     /// nftables.
     Nftables,
-    /// What the node has, or can do.
+    /// Dataplane that the node has, or can do.
     Auto,
     /// Sockets of the agent.
     Userspace,

@@ -95,7 +95,7 @@ pub struct KubeProxyArgs {
     profiling: Option<String>,
 }
 
-/// Why a flag has no effect.
+/// Reason why a flag has no effect.
 const NO_CLIENT: &str = "the agent has no API client";
 const AT_ONCE: &str = "changes are programmed as they arrive";
 

@@ -138,7 +138,8 @@ pub(super) fn health(
     }
 }
 
-/// What a verdict makes of a real server. One that is drained stays until it is disabled, or no more in the table.
+/// Returns the standing of a real server by a verdict. One that is drained stays until it is disabled, or no more in
+/// the table.
 fn standing(verdict: Verdict, administrative: Administrative) -> Standing {
     match (verdict.presence, administrative) {
         (Presence::Present, _) | (_, Administrative::Drain) => {

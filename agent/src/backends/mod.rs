@@ -90,7 +90,7 @@ pub(crate) struct Started {
     pub(crate) tables: Tables,
     /// The engine, to be run.
     pub(crate) engine: Engine<RecordKey>,
-    /// What the engine tells.
+    /// Outputs of the engine.
     pub(crate) handle: Handle<RecordKey>,
     /// The stage, to be run.
     pub(crate) checkups: Checkups,
@@ -174,7 +174,7 @@ pub(crate) fn start(
     }
 }
 
-/// Why a check of a controller is not run.
+/// Reason why a check of a controller is not run.
 const LOCAL: &str = "checks with programs or files are only run from files of this host";
 
 /// Runs probes, but no program and no file of a controller's choice.
@@ -320,8 +320,7 @@ impl Checkups {
     }
 }
 
-/// What is to be checked of the records of load balancers, in the order of the records, without ways of checks by way
-/// of the service.
+/// Returns the load balancers to be checked, in the order of the records, without ways of checks by way of the service.
 pub(crate) fn load_balancers(records: &ByRecord<Record>) -> Vec<LoadBalancer> {
     let balanced = records.values().filter_map(|record| {
         let balancing = record.balancing.as_ref()?;

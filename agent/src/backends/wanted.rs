@@ -16,7 +16,7 @@ use portolan_model::{
 use portolan_plan::{Ways, has_ways, is_behind, way_of};
 use portolan_probe::Wanted;
 
-/// What checks depend on besides the records.
+/// Inputs of checks besides the records.
 #[derive(Debug)]
 pub(super) struct Host<'a> {
     /// The ways that the kernel has for checks by way of the service.

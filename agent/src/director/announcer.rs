@@ -27,7 +27,7 @@ pub(crate) struct Announcement {
     pub(crate) interface: String,
     /// The addresses.
     pub(crate) addresses: BTreeSet<IpAddr>,
-    /// How often.
+    /// Number of rounds.
     pub(crate) count: u32,
     /// Time between two rounds.
     pub(crate) interval: Duration,

@@ -28,7 +28,7 @@ struct Answer {
     role: Activity,
     /// Whether it is chosen by command.
     by_command: bool,
-    /// What is wrong with the host's settings, or could not be programmed.
+    /// Errors in the host's settings, and of their programming.
     errors: Vec<String>,
 }
 

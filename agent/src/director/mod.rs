@@ -36,7 +36,7 @@ pub(crate) use saved::{load_owned, load_role, save_owned};
 /// Announcements that may wait; the sender does not.
 const ANNOUNCEMENTS: usize = 16;
 
-/// What the host is asked for, with a number that grows.
+/// Desired settings of the host, with a number that grows.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// The number.
@@ -45,12 +45,12 @@ pub struct Asked {
     pub host: Arc<Host>,
 }
 
-/// What became of the settings with a number.
+/// Outcome of the settings with a number.
 #[derive(Debug, Clone, Default)]
 pub struct Done {
     /// The number of the last settings that were tried.
     pub number: u64,
-    /// What is wrong with them, or could not be programmed.
+    /// Errors in the settings, and of their programming.
     pub errors: Vec<String>,
     /// The kernel's settings afterwards; `None` if the director asks for none.
     pub state: Option<HostState>,
@@ -77,7 +77,7 @@ struct State {
     /// The object; `None` until the files were read.
     director: Option<Arc<Director>>,
     activity: Activity,
-    /// What flags hide, to be told once.
+    /// Fields of the director that flags hide, to be told once.
     overridden: Vec<String>,
     /// The last text from a controller; `None` before its first table.
     sent: Option<Option<Arc<str>>>,
@@ -88,7 +88,7 @@ struct State {
 pub struct HostLink {
     /// The settings.
     pub(crate) asked: watch::Receiver<Option<Asked>>,
-    /// What became of them.
+    /// Their outcome.
     pub(crate) done: watch::Sender<Done>,
     /// Addresses to announce.
     pub(crate) announcements: mpsc::Sender<Announcement>,
@@ -96,7 +96,7 @@ pub struct HostLink {
     pub(crate) state_dir: PathBuf,
 }
 
-/// Why a role cannot be taken.
+/// Reason why a role cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RoleError {
     #[error(

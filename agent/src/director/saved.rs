@@ -83,7 +83,7 @@ pub(super) fn save_role(directory: &Path, role: Activity) -> io::Result<()> {
     save(directory, ROLE, &SavedRole { role, boot })
 }
 
-/// What earlier runs have made; nothing if it cannot be read.
+/// Returns the state that earlier runs have made; an empty one if it cannot be read.
 pub(crate) fn load_owned(directory: &Path) -> Owned {
     load(directory, OWNED)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use portolan_director::{Hooks, ObjectName};
 use portolan_source::file::HooksOf;
 
-/// What a program is told about.
+/// Subject that a program is told about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     /// The quorum of a frontend: `TCP/192.0.2.10:80`.
@@ -51,7 +51,7 @@ pub(super) type Seen = BTreeMap<(ObjectName, Subject), Option<bool>>;
 /// A load balancer's place in the line: whether a backend is the next thing to tell, and its last turn.
 type Place = (bool, u64, ObjectName);
 
-/// What was told, and what is to be told.
+/// States that programs were told, and states that they are to be told.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     hooks: Arc<HooksOf>,

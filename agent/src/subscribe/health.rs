@@ -31,7 +31,7 @@ const MESSAGE_BYTES: usize = MAX_AGENT_MESSAGE_BYTES * 3 / 4;
 /// Verdicts about the records of load balancers, as the checks of this node give them.
 pub type BackendHealth = watch::Receiver<Health<RecordKey>>;
 
-/// What one stream has been told, and what it will be told next.
+/// Health that one stream has been told, and health that it will be told next.
 #[derive(Debug, Default)]
 pub(super) struct HealthReporter {
     /// `None` if nothing is checked here, or the checks have ended.

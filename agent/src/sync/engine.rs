@@ -117,7 +117,7 @@ pub trait Engine: Send {
     /// Sets what the host's `Director` asks for, and what is ours already.
     fn set_host(&mut self, host: Option<Arc<Host>>, owned: Owned);
 
-    /// What is ours now, and after the next [`Self::finish_host`].
+    /// Returns the state of the host that is ours: now, and after the next [`Self::finish_host`].
     fn owned(&self, _table: &NodeTable) -> (Owned, Owned) {
         Default::default()
     }

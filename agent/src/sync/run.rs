@@ -181,7 +181,7 @@ enum Wake {
     Drain,
     /// Leftovers of a kube-proxy are to be removed.
     Takeover,
-    /// What another dataplane of ours has left is to be retired.
+    /// Objects that another dataplane of ours has left are to be retired.
     Retire,
     /// A sign of life is due.
     Beat,
@@ -209,7 +209,7 @@ struct SyncLoop<E> {
     takeover: Takeover,
     takeover_at: Option<Instant>,
     retire_at: Option<Instant>,
-    /// How far the retirement of another dataplane of ours is; `None` before it begins.
+    /// Progress of the retirement of another dataplane of ours; `None` before it begins.
     retirement: Option<Retirement>,
     /// Time until which notifications of foreign changes wait.
     quiet_until: Instant,

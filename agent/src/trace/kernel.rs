@@ -68,7 +68,7 @@ impl Plane {
         })
     }
 
-    /// What a table wants in the family of the reading, beside the reading.
+    /// Returns the desired state of a table in the family of the reading, beside the reading.
     pub(super) fn sides<'a>(
         &self,
         table: &NodeTable,

@@ -53,18 +53,18 @@ impl PlaneKind {
     }
 }
 
-/// How the kernel is programmed, and how it is read.
+/// Kind and configuration of the dataplane by which the kernel is programmed and read.
 #[derive(Debug, Clone)]
 pub(crate) struct Plane {
     /// The dataplane.
     pub(crate) kind: PlaneKind,
     /// Configuration of the kernel's programming, at the start.
     pub(crate) config: Config,
-    /// How the kernel is opened.
+    /// Configuration for opening the kernel.
     pub(crate) kernel: KernelConfig,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum TraceError {
     /// The question cannot be understood.

@@ -32,7 +32,7 @@ enum Sender {
     Address(IpAddr),
 }
 
-/// What is wrong with a question.
+/// Error in a question.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum QuestionError {
     /// A field is missing.

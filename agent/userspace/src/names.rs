@@ -67,7 +67,7 @@ impl Names {
         })
     }
 
-    /// What answers.
+    /// Returns the server that answers queries.
     pub(crate) fn server(&self) -> Server {
         Server::new(Arc::clone(&self.zone))
     }

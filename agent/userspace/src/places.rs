@@ -47,7 +47,7 @@ pub(crate) fn transport(protocol: Protocol) -> Option<Transport> {
     }
 }
 
-/// What listens where.
+/// Ways by the socket that listens for them.
 pub(crate) type Places = BTreeMap<Listen, WayKey>;
 
 /// All ways at their own addresses.

@@ -160,7 +160,7 @@ impl Proxy {
         &self.shared.metrics
     }
 
-    /// What is served where, from the first table on.
+    /// Returns a receiver of the ways that are served, with their addresses, from the first table on.
     #[must_use]
     pub fn listed(&self) -> watch::Receiver<Option<Vec<Listed>>> {
         self.listed.subscribe()

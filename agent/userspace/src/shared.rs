@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 
-/// What all listeners and connections share. Clones share it too.
+/// State that all listeners and connections share. Clones share it too.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) limits: Limits,

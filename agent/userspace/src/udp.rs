@@ -105,7 +105,7 @@ pub(crate) struct Flow {
     /// Where the client sends to.
     listener: Arc<UdpSocket>,
     peer: SocketAddr,
-    /// What each answer begins with.
+    /// Bytes in front of each answer.
     head: Box<[u8]>,
     client: Client,
     endpoint: SocketAddr,

@@ -26,7 +26,7 @@ struct State {
     chooser: Chooser,
 }
 
-/// What becomes of a connection.
+/// Choice for a connection.
 #[derive(Debug)]
 pub(crate) enum Choice {
     /// It goes to this endpoint.

@@ -23,7 +23,7 @@ pub struct LoadBalancer {
     pub name: ObjectName,
     /// Its labels and annotations.
     pub tags: Tags,
-    /// What clients connect to, 1 to 256.
+    /// Frontends that clients connect to, 1 to 256.
     pub frontends: Vec<Frontend>,
     /// The kernel's scheduler.
     pub scheduler: SchedulerName,
@@ -33,7 +33,7 @@ pub struct LoadBalancer {
     pub one_packet: bool,
     /// Clients that stay with their backend.
     pub persistence: Option<Persistence>,
-    /// How packets reach a backend that says nothing else.
+    /// Forwarding of packets to a backend that has none of its own.
     pub forwarding: Forwarding,
     /// Whether backends see the director as their client.
     pub source_nat: bool,
@@ -68,11 +68,11 @@ pub struct Backend {
     pub weight: u16,
     /// Limits on its connections.
     pub thresholds: Thresholds,
-    /// How packets reach it.
+    /// Forwarding of packets to it.
     pub forwarding: Forwarding,
     /// Its own checks, in place of the object's; none if empty.
     pub checks: Option<Vec<DeclaredCheck>>,
-    /// What the operator wants of it.
+    /// Administrative state that the operator wants of it.
     pub administrative_state: AdministrativeState,
 }
 
@@ -94,7 +94,7 @@ pub struct SorryServer {
     pub address: IpAddr,
     /// Its port; `None` for the frontend's.
     pub port: Option<u16>,
-    /// How packets reach it.
+    /// Forwarding of packets to it.
     pub forwarding: Forwarding,
     /// Whether it stays in the virtual server with weight 0 while it is not needed.
     pub keep_idle: bool,

@@ -10,7 +10,7 @@ use portolan_model::check::{Check, CheckDefaults, Inherited, Probe, Source, Time
 /// A health check whose timers and source may be the director's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeclaredCheck {
-    /// What is sent, and what passes.
+    /// Request, and the answer that passes.
     pub probe: Probe,
     /// Address to check instead of the backend's.
     pub address: Option<IpAddr>,
@@ -45,8 +45,8 @@ impl DeclaredCheck {
         }
     }
 
-    /// The check for hosts that each have defaults of their own. Its other fields are the built-in ones, for agents that
-    /// do not know of this.
+    /// The check for hosts that each have defaults of their own. Its other fields are the built-in ones, for agents
+    /// that do not know of this.
     #[must_use]
     pub fn for_each_host(&self) -> Check {
         let DeclaredTimers {

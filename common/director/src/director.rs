@@ -21,7 +21,7 @@ pub struct Director {
     pub name: String,
     /// Its labels and annotations.
     pub tags: Tags,
-    /// How the host answers for virtual addresses.
+    /// Settings of the virtual addresses that the host answers for.
     pub vips: Vips,
     /// The kernel's connection synchronisation.
     pub sync: Option<Sync>,
@@ -67,14 +67,14 @@ impl Director {
     }
 }
 
-/// How the host answers for virtual addresses.
+/// Settings of the virtual addresses that the host answers for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vips {
-    /// What makes an address the host's own.
+    /// Binding that makes an address the host's own.
     pub binding: Binding,
     /// The interface to the clients, 1 to 15 bytes.
     pub interface: Option<String>,
-    /// What makes the director active.
+    /// Condition that makes the director active.
     pub role: Role,
     /// Number of announcements when it becomes active.
     pub announcements: u32,
@@ -116,7 +116,7 @@ pub struct Sync {
     pub threshold: (u32, u32),
     /// Time after which an unchanged connection is sent again; zero for never.
     pub refresh_period: Duration,
-    /// How often an unchanged connection is sent within a refresh period, 0 to 3.
+    /// Number of times that an unchanged connection is sent within a refresh period, 0 to 3.
     pub retries: u8,
 }
 
@@ -153,7 +153,7 @@ pub struct Timeouts {
 /// The kernel's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sysctls {
-    /// What the agent does about a setting that differs.
+    /// Action of the agent for a setting that differs.
     pub mode: SysctlMode,
     /// Values by name, as `sysctl` spells it.
     pub values: BTreeMap<String, String>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::document::{Method, PersistenceEngine, TunnelChecksum};
 
-/// How packets reach a server.
+/// Forwarding of packets to a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Forwarding {
     /// NAT of the destination, `ipvsadm -m`.
@@ -74,7 +74,7 @@ pub struct Persistence {
     pub ipv4_prefix_length: u8,
     /// IPv6 clients with equal first bits count as one; 1 to 128.
     pub ipv6_prefix_length: u8,
-    /// What identifies a client instead of its address.
+    /// Identifier of a client instead of its address.
     pub engine: Option<PersistenceEngine>,
 }
 

@@ -51,7 +51,7 @@ pub enum Packets {
 }
 
 impl Frontend {
-    /// What its virtual servers claim for themselves.
+    /// Returns the claims of its virtual servers.
     #[must_use]
     pub fn claims(&self) -> Vec<Claim> {
         self.packets.claims()
@@ -121,7 +121,7 @@ impl Packets {
         }
     }
 
-    /// What its virtual servers claim for themselves.
+    /// Returns the claims of its virtual servers.
     fn claims(&self) -> Vec<Claim> {
         let of_addresses = |addresses: &[IpAddr], protocol, ports: &[(u16, u16)]| {
             let claims = addresses.iter().flat_map(|address| {
@@ -171,7 +171,7 @@ pub(crate) fn ranges_text(ports: &[(u16, u16)]) -> String {
     parts.join(",")
 }
 
-/// What one virtual server claims: only one may have it.
+/// Claim of one virtual server: only one may have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Claim {
     /// An address, a protocol and a range of ports; 0 alone is a range of its own, since any
@@ -196,7 +196,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// What a claim shares with every other one that may overlap it.
+    /// Returns the key that a claim shares with every other one that may overlap it.
     pub(crate) fn group(&self) -> (Option<IpAddr>, Option<Protocol>, Option<(u32, Family)>) {
         match self {
             Self::Ports {

@@ -30,7 +30,7 @@ pub struct Generation {
     pub load_balancers: Vec<Arc<LoadBalancer>>,
     /// The directors, in file order.
     pub directors: Vec<Director>,
-    /// What is probably not meant so.
+    /// Settings that are probably not meant so.
     pub warnings: Vec<Problem>,
     /// Documents that are of other APIs, for other readers.
     pub not_ours: Vec<NotOurs>,

@@ -22,7 +22,7 @@ use crate::problem::counted;
 use crate::rules::Already;
 use crate::write::to_yaml;
 
-/// What became of one setting.
+/// Result of the import of one setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// `=`: it has the same meaning here.
@@ -60,18 +60,18 @@ impl Class {
     }
 }
 
-/// One setting, and what became of it.
+/// One setting, and the result of its import.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
     /// The file's name.
     pub file: String,
     /// The line, from 1; 0 for the file as a whole.
     pub line: u64,
-    /// What became of it.
+    /// Result of its import.
     pub class: Class,
     /// The setting's own name.
     pub setting: String,
-    /// What it became, or why not; empty if it has the same meaning.
+    /// Its counterpart, or the reason that it has none; empty if it has the same meaning.
     pub message: String,
 }
 
@@ -106,7 +106,7 @@ impl Import {
         self.generation.to_yaml()
     }
 
-    /// How many settings are of a class.
+    /// Returns the number of settings of a class.
     #[must_use]
     pub fn count(&self, class: Class) -> usize {
         self.notes.iter().filter(|note| note.class == class).count()

@@ -25,7 +25,7 @@ pub struct Problem {
     pub at: Position,
     /// The path of the field, as in `spec.backends[1].port`; empty for the whole document.
     pub field: String,
-    /// What is wrong, and what is expected.
+    /// Description of the fault and of the expected value.
     pub message: String,
 }
 

@@ -73,8 +73,8 @@ impl SchedulerName {
         matches!(self, Self::Rr | Self::Lc)
     }
 
-    /// What must become of a backend that is down, if the scheduler refuses the clients of one
-    /// with weight 0 whatever its flags.
+    /// Returns the action that a backend that is down needs, if the scheduler refuses the clients of one with weight 0
+    /// whatever its flags.
     #[must_use]
     pub fn needs(self) -> Option<OnFailure> {
         (self == Self::Dh).then_some(OnFailure::Remove)

@@ -8,7 +8,8 @@ use crate::document::Announce;
 use crate::records::of_family;
 use crate::{DeclaredCheck, LoadBalancer, Packets};
 
-/// What this version reads but cannot program, in the files of a host: the field, and what to do.
+/// Returns the settings in the files of a host that this version reads but cannot program: each field, with a message
+/// that has the reason or the remedy.
 #[must_use]
 pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
     let mut found = unsupported_anywhere(balancer);

@@ -18,7 +18,7 @@ const DEBUG_VERBOSITY: u64 = 4;
 pub struct Finding {
     /// Path of the field.
     pub path: &'static str,
-    /// Why it has no counterpart, or what to do.
+    /// Reason that it has no counterpart, or the remedy.
     pub reason: String,
     /// Whether something that is set has no counterpart. Otherwise it is a note.
     pub is_lost: bool,
@@ -27,9 +27,9 @@ pub struct Finding {
 /// The result of a conversion.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Converted {
-    /// What differs from the chart's defaults.
+    /// Values that differ from the chart's defaults.
     pub values: Values,
-    /// What has no counterpart, and notes.
+    /// Settings without a counterpart, and notes.
     pub findings: Vec<Finding>,
 }
 

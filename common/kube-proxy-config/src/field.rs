@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! A field of a KubeProxyConfiguration: its type, its flag, and what becomes of it.
+//! A field of a KubeProxyConfiguration: its type, its flag, and its conversion.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Which iptables-like settings of kube-proxy a mode reads.
+/// Modes of kube-proxy that read a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Modes {
     /// All modes.
@@ -52,7 +52,7 @@ pub enum Modes {
     Nftables,
 }
 
-/// What becomes of a field.
+/// Conversion of a field to values of the chart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Becomes {
     /// The value at this path of the chart, with the chart's default.
@@ -80,7 +80,7 @@ pub struct Field {
     pub modes: Modes,
     /// kube-proxy's flag of the same meaning, without dashes.
     pub flag: &'static str,
-    /// What becomes of it.
+    /// Its conversion.
     pub becomes: Becomes,
 }
 

@@ -30,7 +30,7 @@ const OF_ANY: [&str; 2] = ["absent", "absent_over_time"];
 /// The interval that Grafana sets.
 const INTERVAL: &str = "$__rate_interval";
 
-/// Why a query is refused.
+/// Reason why a query is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// It is no PromQL.

@@ -48,7 +48,7 @@ pub struct Metric {
     pub kind: Kind,
     /// Its own labels.
     pub labels: BTreeSet<String>,
-    /// What it means.
+    /// Its meaning.
     pub meaning: String,
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::metrics::{Kind, Metrics};
 
-/// How a panel shows its queries.
+/// Presentation of a panel's queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// One number.

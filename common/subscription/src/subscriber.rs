@@ -23,7 +23,7 @@ use crate::{
 pub trait Subscriber: Send {
     /// [`v1::Frame`], or another type that reads the same messages.
     type Frame: Message + Default + 'static;
-    /// Why a frame cannot be taken.
+    /// Reason why a frame cannot be taken.
     type Error: std::fmt::Display + Send;
 
     /// Begins a stream: drops an unfinished transition of the last one. Returns the first message.

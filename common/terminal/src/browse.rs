@@ -21,7 +21,7 @@ pub struct Browse {
     pub offset: usize,
 }
 
-/// What a key was for.
+/// Purpose of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pressed {
     /// The end of the view.

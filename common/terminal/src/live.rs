@@ -31,7 +31,7 @@ const KEYS: usize = 16;
 
 /// A view of answers.
 pub trait Live {
-    /// What it shows.
+    /// Answer that the view shows.
     type Answer;
 
     /// Takes an answer. After an error the last one stays.
@@ -118,7 +118,7 @@ async fn answer<T>(pending: &mut Pending<'_, T>) -> anyhow::Result<T> {
     }
 }
 
-/// What the terminal says, until the receiver is dropped.
+/// Returns the events of the terminal, until the receiver is dropped.
 fn events() -> mpsc::Receiver<std::io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(KEYS);
     tokio::task::spawn_blocking(move || {

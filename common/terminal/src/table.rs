@@ -10,7 +10,7 @@ use ratatui::widgets::{Row, Table};
 /// Space between two columns.
 const GAP: u16 = 2;
 
-/// How well the object of a row is; the worst first.
+/// Condition of the object of a row; the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// It does not serve, or something could not be programmed.

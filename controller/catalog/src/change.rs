@@ -23,7 +23,7 @@ pub enum ObjectChange {
     Refused {
         /// The object.
         object: ObjectRef,
-        /// Why.
+        /// Reason.
         problems: Vec<FieldProblem>,
     },
     /// The object was deleted, or the controller no longer serves it.

@@ -64,7 +64,7 @@ pub enum Object {
     ServiceExport(ServiceExport),
     /// A ServiceImport as its cluster has it.
     ServiceImport(ServiceImport),
-    /// What a cluster says of itself.
+    /// A property of a cluster.
     ClusterProperty(ClusterProperty),
 }
 

@@ -16,7 +16,7 @@ const FEW: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Shared<T: ?Sized> {
     values: QuickSet<Arc<T>>,
-    /// How many were in use at the last look.
+    /// Number of values in use at the last look.
     used: usize,
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// How controllers are reached.
+/// Connection to the controllers.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectArgs {

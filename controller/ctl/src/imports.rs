@@ -132,7 +132,7 @@ fn row(cluster: &ShownCluster, phases: &BTreeMap<String, String>) -> Vec<String>
     ]
 }
 
-/// Why a cluster has its share, and the gateways that it is reached by.
+/// Reason why a cluster has its share, and the gateways that it is reached by.
 fn reason(cluster: &ShownCluster) -> String {
     let gateways: Vec<_> = cluster.gateways.iter().map(ToString::to_string).collect();
     let by = match gateways.as_slice() {

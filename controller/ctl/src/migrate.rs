@@ -77,7 +77,7 @@ pub(crate) struct Migration {
 /// A configuration as it was found.
 struct Found {
     text: String,
-    /// What it is called in messages.
+    /// Its name in messages.
     name: String,
     /// The kubeconfig that it names, if it was found too.
     kubeconfig: Option<String>,

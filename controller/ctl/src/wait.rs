@@ -48,7 +48,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What is waited for.
+/// Target of a wait.
 #[derive(Debug)]
 pub(crate) struct Target {
     /// For people.

@@ -77,7 +77,7 @@ impl DnsServerArgs {
         server.with_upstream(Upstream::new(&self.upstream, UPSTREAM_TIMEOUT))
     }
 
-    /// Who may connect to Unix sockets.
+    /// Returns the permissions and the group of Unix sockets.
     #[must_use]
     pub fn socket_access(&self) -> SocketAccess {
         SocketAccess {

@@ -22,7 +22,7 @@ pub enum PodMode {
     Verified,
 }
 
-/// What the names of a zone stand for.
+/// Kind of a zone: the Services that its names stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ZoneKind {
     /// The Services of one cluster (Kubernetes' DNS specification 1.1.0).
@@ -46,13 +46,13 @@ impl ZoneKind {
 /// The configuration of a zone, apart from the cluster's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneConfig {
-    /// What its names stand for.
+    /// Its kind.
     pub kind: ZoneKind,
     /// The zones with the cluster's names. PTR records point into the first one.
     pub zones: Vec<Name>,
     /// The zones with PTR records, below `in-addr.arpa.` and `ip6.arpa.`.
     pub reverse: Vec<Name>,
-    /// How long answers may be kept, in seconds, 0 to 3600. CoreDNS's default is 5.
+    /// TTL of answers, in seconds, 0 to 3600. CoreDNS's default is 5.
     pub ttl: u32,
     /// The Pods that have names.
     pub pods: PodMode,

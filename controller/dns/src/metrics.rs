@@ -101,7 +101,7 @@ fn label(kind: Option<RecordType>) -> &'static str {
     }
 }
 
-/// How far each export is behind: `dns_export_lag_seconds`.
+/// Collector of the lag of each export: `dns_export_lag_seconds`.
 #[derive(Debug)]
 pub struct LagCollector(pub Arc<SharedZone>);
 

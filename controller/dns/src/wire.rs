@@ -180,7 +180,7 @@ impl BinEncodable for Answered<'_> {
     }
 }
 
-/// How many answers the encoded message has.
+/// Returns the number of answers of the encoded message.
 fn written(bytes: &[u8]) -> usize {
     match bytes.get(6..8) {
         Some(&[high, low]) => usize::from(u16::from_be_bytes([high, low])),

@@ -48,7 +48,7 @@ impl StreamId {
     }
 }
 
-/// What one stream has not been sent.
+/// Changes that one stream has not been sent.
 #[derive(Debug)]
 struct Cursor {
     /// Objects that changed, or are gone, since the last transition.

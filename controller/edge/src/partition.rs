@@ -26,7 +26,7 @@ pub struct Limits {
     pub staged_bytes: usize,
 }
 
-/// Why a stream of an edge ends.
+/// Reason why a stream of an edge ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PartitionError {
     /// An object has no readable id, so that nobody knows which one it is.
@@ -35,7 +35,7 @@ pub enum PartitionError {
     /// There is too much of something.
     #[error("{what}: more than {most}, the bound of this cluster")]
     TooMany {
-        /// What.
+        /// Things that are bounded, as the message names them.
         what: &'static str,
         /// The bound.
         most: usize,

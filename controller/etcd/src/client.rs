@@ -206,7 +206,7 @@ pub enum Change {
     Delete(Vec<u8>),
 }
 
-/// What a watch says.
+/// Message of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
     /// The changes; none for a sign of life.

@@ -26,7 +26,7 @@ use crate::stable;
 /// The most gateways of a cluster and family that are in use at a time.
 pub const MAX_GATEWAYS: usize = 8;
 
-/// How connections from one cluster reach the endpoints of another.
+/// Path of connections from one cluster to the endpoints of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Path {
     /// By the addresses of pods.
@@ -35,7 +35,7 @@ pub enum Path {
     Gateways,
 }
 
-/// Why no connection from one cluster reaches the endpoints of another.
+/// Reason why no connection from one cluster reaches the endpoints of another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum NoPath {
     /// One of both is behind gateways, and the exporting one has none.
@@ -48,10 +48,10 @@ pub enum NoPath {
     NoNodeNetwork(String),
 }
 
-/// How connections from `importing` reach endpoints of `exporting`.
+/// Returns the path of connections from `importing` to endpoints of `exporting`.
 ///
 /// # Errors
-/// Why they do not.
+/// If there is none, with the reason.
 pub fn path(importing: &Cluster, exporting: &Cluster) -> Result<Path, NoPath> {
     let is_flat = |cluster: &Cluster| cluster.network.mode == NetworkMode::Flat;
     if importing.meta.name == exporting.meta.name || is_flat(importing) && is_flat(exporting) {
@@ -97,7 +97,7 @@ pub struct Gateways {
 impl Gateways {
     /// The gateways of a cluster with these Nodes. Of a cluster without `gateway` there are none.
     ///
-    /// Which of more than [`MAX_GATEWAYS`] it is depends on names alone, so that one that goes is replaced by one
+    /// The choice among more than [`MAX_GATEWAYS`] depends on names alone, so that one that goes is replaced by one
     /// other, and nothing else moves.
     #[must_use]
     pub fn choose<'a>(cluster: &Cluster, hosts: impl Iterator<Item = Host<'a>>) -> Self {

@@ -47,7 +47,7 @@ pub struct World<'a> {
     pub members: BTreeMap<Arc<str>, Member>,
 }
 
-/// What is known of a cluster.
+/// Known facts about a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Member {
     /// Its id.
@@ -60,7 +60,7 @@ pub struct Member {
     pub ranges: Families,
     /// Whether it is lost.
     pub lost: bool,
-    /// Why other clusters cannot use its exports, if they cannot: an overlap of networks.
+    /// Reason why other clusters cannot use its exports, if they cannot: an overlap of networks.
     pub unreachable: Option<String>,
     /// The most exports; the newest ones beyond it are refused.
     pub max_exports: u32,
@@ -86,7 +86,7 @@ pub struct Candidate {
     pub weight: Option<u16>,
     /// Number of ready endpoints that imports may use.
     pub ready_endpoints: u32,
-    /// What becomes part of imports.
+    /// Export, which becomes part of imports.
     pub export: Export,
 }
 
@@ -105,7 +105,7 @@ pub enum ServiceType {
 /// parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportHere {
-    /// What the exports that are visible here make together.
+    /// Import that the exports that are visible here make together.
     pub import: Arc<Import>,
     /// The families that it needs virtual addresses of, in order; none if it is headless. An import
     /// with addresses that has none is not supported here (`IPFamilyNotSupported`).
@@ -114,7 +114,7 @@ pub struct ImportHere {
     pub sources: Arc<BTreeMap<Arc<str>, ImportName>>,
     /// The ImportPolicy whose nodes get the virtual addresses, that of the winner; all nodes if none.
     pub nodes: Option<Arc<str>>,
-    /// How connections are shared.
+    /// Distribution of connections.
     pub traffic: Arc<Traffic>,
 }
 
@@ -126,7 +126,7 @@ impl ImportHere {
     }
 }
 
-/// What the status of a ServiceExport says.
+/// Content of the status of a ServiceExport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportStatus {
     /// The condition `Valid`.

@@ -105,8 +105,7 @@ pub struct ImportPort {
     pub clusters: BTreeSet<Arc<str>>,
 }
 
-/// What exports make together: a ServiceImport, but for the parts that differ among the importing
-/// clusters.
+/// Import that exports make together: a ServiceImport, but for the parts that differ among the importing clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Import {
     /// The id of the cluster whose export is the winner, for the annotation

@@ -76,7 +76,7 @@ pub struct ImportPlan {
     pub sources: BTreeMap<Arc<str>, ImportName>,
     /// The ImportPolicy whose nodes get the virtual addresses; all nodes if none.
     pub nodes: Option<Arc<str>>,
-    /// How connections are shared. Its reason stays at the centre.
+    /// Distribution of connections. Its reason stays at the centre.
     pub traffic: Traffic,
     /// Scheduler and flags by annotations of the winner's Service.
     pub scheduling: Scheduling,

@@ -62,14 +62,14 @@ pub struct Input<'a> {
     pub clusters: &'a BTreeMap<Arc<str>, Cluster>,
     /// The ready endpoints below which load is given away.
     pub min_healthy: Threshold,
-    /// How it is given away.
+    /// Way in which it is given away.
     pub spill_over: SpillOver,
     /// Percentage of health of all tiers together, 0 to 100, below which all endpoints count alike; 0
     /// for never.
     pub panic_threshold: u8,
     /// The most real servers, but for one of each cluster; at least 1.
     pub max_endpoints: u32,
-    /// What decides about the scheduler.
+    /// Input that decides about the scheduler.
     pub scheduling: Scheduling<'a>,
 }
 
@@ -94,7 +94,7 @@ impl Tier {
     }
 }
 
-/// What a cluster has for a record.
+/// Endpoints and state of a cluster for a record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
     /// The addresses that connections go to: of endpoints, or of gateways.
@@ -124,7 +124,7 @@ pub struct Endpoint {
     pub usable: bool,
 }
 
-/// What decides about the scheduler.
+/// Input that decides about the scheduler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Scheduling<'a> {
     /// Nothing: the rule of a single cluster, or `wrr` for unequal weights.

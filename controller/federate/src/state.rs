@@ -84,7 +84,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What the operator says about a cluster.
+/// Settings of the operator for a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Time after which it is lost once it is stale; zero for never.
@@ -113,7 +113,7 @@ impl Settings {
     }
 }
 
-/// What is known of a cluster, and what its status keeps.
+/// Known state of a cluster, which its status keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The phase.

@@ -65,17 +65,17 @@ impl Claim {
     }
 }
 
-/// What an import gets.
+/// Result of an allocation for an import.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocation {
     /// Its addresses, one of each family in the order of the claim; fewer if there is a problem
     /// [`VipProblem::NoRange`] or [`VipProblem::Full`].
     pub ips: Vec<IpAddr>,
-    /// Why they are not what the import had, or not what it needs.
+    /// Reason why they are not what the import had, or not what it needs.
     pub problems: Vec<VipProblem>,
 }
 
-/// Why the addresses of an import are not what it had, or not what it needs.
+/// Reason why the addresses of an import are not what it had, or not what it needs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum VipProblem {
     /// The present address is none of the cluster's range.

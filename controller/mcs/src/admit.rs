@@ -24,7 +24,7 @@ const MAX_UID: usize = 128;
 pub struct Refused {
     /// The field.
     pub field: &'static str,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 

@@ -31,7 +31,7 @@ impl Awaited {
     }
 }
 
-/// What a cluster has.
+/// Observed objects of a cluster.
 #[derive(Debug, Default)]
 pub struct Observed<'o> {
     imports: BTreeMap<ImportName, &'o ServiceImport>,
@@ -87,7 +87,8 @@ fn imports(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<W
     writes.collect()
 }
 
-/// What is said of exports. As long as members are awaited, a conflict may be missing: what was said stays.
+/// Returns the writes of the status of exports. As long as members are awaited, a conflict may be missing: the
+/// conditions that were written stay.
 fn statuses(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<Write> {
     let both = wanted.exports.iter().filter_map(|(name, conditions)| {
         let status = &observed.exports.get(name)?.status;
@@ -116,7 +117,7 @@ fn deletions(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec
     gone.collect()
 }
 
-/// What an import differs in. One of somebody else stays as it is.
+/// Returns the writes for the differences of an import. One of somebody else stays as it is.
 fn differences(
     name: &ImportName,
     wanted: &WantedImport,

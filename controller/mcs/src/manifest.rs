@@ -86,12 +86,12 @@ impl fmt::Display for Target {
 pub struct Write {
     /// The object.
     pub target: Target,
-    /// What is done with it.
+    /// Action on it.
     pub action: Action,
 }
 
-/// What is done with an object. Objects of others are safe from all of them: creation fails where one is, and the
-/// others name the UID.
+/// Action on an object. Objects of others are safe from all of them: creation fails where one is, and the others name
+/// the UID.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Create it, if there is none.

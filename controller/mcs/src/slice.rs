@@ -14,7 +14,7 @@ use crate::labels::is_label;
 
 /// The most endpoints of one slice, as of Kubernetes' own controller.
 pub(crate) const PER_SLICE: usize = 100;
-/// Whose slices these are.
+/// Value of the label `endpointslice.kubernetes.io/managed-by` of the slices.
 pub(crate) const MANAGED_BY: &str = "portolan.dev";
 
 /// An endpoint of an import.

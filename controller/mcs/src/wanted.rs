@@ -20,7 +20,7 @@ mod tests;
 /// The most ports that are written: other clusters decide how many there are.
 const MOST_PORTS: usize = 256;
 
-/// What one cluster should have.
+/// Wanted state of one cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Its ServiceImports.

@@ -77,7 +77,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What is wrong with a field. The text is the message of a condition and of a problem in a file.
+/// Error of a field. The text is the message of a condition and of a problem in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say what the variants are")]
 pub enum PolicyError {
@@ -213,12 +213,12 @@ impl PolicyError {
     }
 }
 
-/// What is wrong with one field of one object.
+/// Fault in one field of one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
     /// The path of the field, as in `spec.tiers[0].clusters[1].weight`.
     pub field: String,
-    /// What is wrong with it.
+    /// The error.
     pub error: PolicyError,
 }
 

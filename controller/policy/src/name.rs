@@ -11,11 +11,11 @@ pub enum Kind {
     ClusterSet,
     /// A member.
     Cluster,
-    /// Who may export what, and to whom.
+    /// Rule for exports: the clusters and Services that may export, and the clusters that may import.
     ExportPolicy,
-    /// Who imports what.
+    /// Rule for imports: the clusters that import, and the Services that they import.
     ImportPolicy,
-    /// How connections are shared among clusters.
+    /// Rule for the distribution of connections among clusters.
     TrafficPolicy,
 }
 

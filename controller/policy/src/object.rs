@@ -20,7 +20,7 @@ pub use traffic::{MAX_TIERS, MAX_WEIGHT, Member, Threshold, Tier, TrafficPolicy}
 
 use crate::Labels;
 
-/// What all objects have besides their spec.
+/// Metadata: the part that all objects have besides their spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meta {
     /// The name.

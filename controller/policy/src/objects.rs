@@ -72,7 +72,7 @@ const MOST_NODE_SELECTORS: usize = 64;
 pub struct ObjectFault {
     /// The object.
     pub object: ObjectName,
-    /// What is wrong with it.
+    /// Its fault.
     pub fault: Fault,
 }
 

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use crate::spec::NetworkMode;
 use crate::{Cluster, PortRange};
 
-/// Why the networks of a cluster cannot be used.
+/// Reason why the networks of a cluster cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Overlap {
     /// A network of pods meets one of an older Flat cluster: nobody uses this cluster's exports.
@@ -39,7 +39,7 @@ pub enum Overlap {
         range: IpNet,
         /// The network.
         network: IpNet,
-        /// Whose network: `of pods`, `of Services` or `of nodes`.
+        /// Users of the network: `of pods`, `of Services` or `of nodes`.
         of: &'static str,
     },
 }
@@ -56,8 +56,8 @@ impl Overlap {
     }
 }
 
-/// What is wrong with the networks of all clusters, by the name of the Cluster that is to blame: of
-/// two that overlap the younger. Clusters that are not here have the reason `Valid`.
+/// Returns the overlaps of the networks of all clusters, by the name of the Cluster that is to blame: of two that
+/// overlap the younger. Clusters that are not here have the reason `Valid`.
 #[must_use]
 pub fn overlaps(clusters: &BTreeMap<String, Cluster>) -> BTreeMap<String, Vec<Overlap>> {
     let mut by_age: Vec<&Cluster> = clusters.values().collect();

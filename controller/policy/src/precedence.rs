@@ -12,7 +12,7 @@ use crate::{
     TrafficPolicy,
 };
 
-/// Why a policy applies. Its text is a reason in explanations.
+/// Reason why a policy applies. Its text is a reason in explanations.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Because {
     /// No policy selects it, so the ClusterSet's default holds.
@@ -27,12 +27,12 @@ pub enum Because {
         policy: String,
         /// The next one.
         other: String,
-        /// What decides between both.
+        /// Rule that decides between both.
         rule: Rule,
     },
 }
 
-/// What decides between two policies.
+/// Rule that decides between two policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// It names the Service more closely.
@@ -85,7 +85,7 @@ impl Because {
     }
 }
 
-/// What holds for an export.
+/// Decision about an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportDecision<'p> {
     /// Whether it is allowed.
@@ -94,7 +94,7 @@ pub struct ExportDecision<'p> {
     pub automatic: bool,
     /// The clusters that may import it; all if none.
     pub to: Option<&'p Selector>,
-    /// Why.
+    /// Reason.
     pub because: Because,
 }
 
@@ -106,7 +106,7 @@ impl ExportDecision<'_> {
     }
 }
 
-/// What holds for a Service of an exporting cluster: the matching policy with the highest priority,
+/// Returns the decision about a Service of an exporting cluster: that of the matching policy with the highest priority,
 /// of equal ones one that denies, the older, the first by name; else the set's default.
 #[must_use]
 pub fn export_decision<'p>(
@@ -140,7 +140,7 @@ pub fn export_decision<'p>(
     }
 }
 
-/// What holds for an import.
+/// Decision about an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportDecision<'p> {
     /// Whether it is allowed.
@@ -149,12 +149,12 @@ pub struct ImportDecision<'p> {
     pub namespace_as: Option<&'p str>,
     /// The name of the policy whose nodes get the virtual address; all nodes if none.
     pub nodes: Option<&'p str>,
-    /// Why.
+    /// Reason.
     pub because: Because,
 }
 
-/// What holds for the import of a Service from one cluster into another. Policies are chosen as for
-/// exports. A cluster always imports what it exports itself.
+/// Returns the decision about the import of a Service from one cluster into another. Policies are chosen as for
+/// exports. A cluster always imports the Services that it exports itself.
 #[must_use]
 pub fn import_decision<'p>(
     set: &'p ClusterSet,
@@ -204,7 +204,7 @@ pub fn import_decision<'p>(
 pub struct TrafficDecision<'p> {
     /// The policy that applies, alone.
     pub policy: &'p TrafficPolicy,
-    /// Why.
+    /// Reason.
     pub because: Because,
     /// Policies that select the Service too and do not apply, by name.
     pub shadowed: Vec<&'p str>,

@@ -28,7 +28,7 @@ pub struct FileProblem {
     pub at: Position,
     /// The object; none if the document has no proper name, or is no YAML.
     pub object: Option<ObjectName>,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: Fault,
 }
 
@@ -44,12 +44,12 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
-/// What files hold.
+/// Content of files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
     /// The good objects.
     pub objects: Objects,
-    /// What is wrong, in the order of files and lines; warnings are among them.
+    /// Problems, in the order of files and lines; warnings are among them.
     pub problems: Vec<FileProblem>,
     /// Documents of other APIs.
     pub not_ours: Vec<NotOurs>,

@@ -114,7 +114,7 @@ impl Requirement {
     }
 }
 
-/// How closely a selector describes what it selects, the widest first.
+/// Specificity of a selector, the widest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Closeness {
     /// It selects all.
@@ -141,7 +141,7 @@ impl Selector {
         self.names.matches(name) && self.requirements.iter().all(|one| one.holds(labels))
     }
 
-    /// How closely it describes what it selects.
+    /// Returns the specificity of the selector.
     #[must_use]
     pub fn closeness(&self) -> Closeness {
         if self.names.restricts() {
@@ -265,7 +265,7 @@ impl Services {
             && self.labels.selects("", service.labels)
     }
 
-    /// How closely it describes what it selects: names before labels before namespaces before all.
+    /// Returns the specificity of the selector: names before labels before namespaces before all.
     #[must_use]
     pub fn closeness(&self) -> Closeness {
         if self.names.restricts() {
@@ -292,7 +292,7 @@ impl Services {
     }
 }
 
-/// What selectors read of a Service.
+/// Facts about a Service that selectors read.
 #[derive(Debug, Clone, Copy)]
 pub struct ServiceFacts<'a> {
     /// Its namespace.
@@ -303,7 +303,7 @@ pub struct ServiceFacts<'a> {
     pub labels: &'a Labels,
 }
 
-/// What selectors read of a cluster.
+/// Facts about a cluster that selectors read.
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterFacts<'a> {
     /// The name of the Cluster object.

@@ -11,7 +11,7 @@ use portolan_proto::v1::agent_message::Message;
 use portolan_serve::AllProgrammed;
 use portolan_tablelog::Committed;
 
-/// How many revisions wait until all agents have programmed them. The oldest are dropped first:
+/// Number of revisions that wait until all agents have programmed them. The oldest are dropped first:
 /// acknowledgements are cumulative.
 const MAX_WAITING: usize = 1_024;
 

@@ -42,9 +42,9 @@ pub struct RelayConfig {
     pub version: String,
     /// Limits of the deletion guard.
     pub guard: GuardConfig,
-    /// How long a controller may say nothing before its first Commit, if there are others.
+    /// Time for which a controller may say nothing before its first Commit, if there are others.
     pub first_commit_timeout: Duration,
-    /// How many cores the relay's own streams have, at least 1.
+    /// Number of cores of the relay's own streams, at least 1.
     pub cores: u32,
 }
 

@@ -25,8 +25,8 @@ use crate::pace::Pace;
 use crate::spans;
 use crate::{Outlets, RelayConfig};
 
-/// How often the relay looks whether all its agents have programmed the revisions that wait for that.
-/// The cost grows with the agents, so not each of their acknowledgements triggers it.
+/// Interval at which the relay looks whether all its agents have programmed the revisions that wait for
+/// that. The cost grows with the agents, so not each of their acknowledgements triggers it.
 const LOOK: Duration = Duration::from_millis(200);
 /// The pause between two looks at what agents state of the last revision that they have programmed.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

@@ -70,7 +70,7 @@ pub struct Explained {
     pub terminating: bool,
     /// Whether it is a destination.
     pub used: bool,
-    /// Why they may or may not, in words.
+    /// Reason why they may or may not, in words.
     pub reason: String,
 }
 

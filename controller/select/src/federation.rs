@@ -110,7 +110,7 @@ pub struct Wanted {
 pub(crate) struct Federation {
     objects: Objects,
     set: ClusterSet,
-    /// Why other clusters cannot use the exports of a cluster.
+    /// Reason why other clusters cannot use the exports of a cluster.
     unreachable: BTreeMap<String, String>,
     /// Present if plans of a centre are followed: then nothing is planned here.
     given: Option<Given>,
@@ -118,7 +118,7 @@ pub(crate) struct Federation {
     states: BTreeMap<Arc<str>, ClusterState>,
     /// The members that have not sent all of their objects and are not waited for any more.
     given_up: BTreeSet<Arc<str>>,
-    /// What is kept of imports, by their keys.
+    /// State of imports that outlives restarts, by their keys.
     kept: BTreeMap<ObjectKey, Kept>,
     /// Set when `kept` changes; cleared when it is handed out to be saved.
     kept_changed: bool,
@@ -166,7 +166,7 @@ pub(crate) struct Federation {
     redirected: BTreeSet<ObjectKey>,
     /// Imports whose names may have changed; `None` if nobody asks.
     renamed: Option<BTreeSet<ObjectKey>>,
-    /// What plans for the controllers of clusters may differ; `None` if nobody asks.
+    /// Parts of plans for the controllers of clusters that may differ; `None` if nobody asks.
     replanned: Option<Replanned>,
     /// Set when exports or namespaces change.
     namespaces_changed: bool,
@@ -229,7 +229,7 @@ impl Federation {
         }
     }
 
-    /// What is kept of all imports, in place of what was.
+    /// Sets the kept state of all imports, in place of the one before.
     pub(crate) fn set_kept(&mut self, kept: BTreeMap<ObjectKey, Kept>) {
         let before = std::mem::replace(&mut self.kept, kept);
         self.kept_changed = true;
@@ -256,7 +256,7 @@ impl Federation {
         }
     }
 
-    /// Forgets what is kept of an import that is gone for good.
+    /// Forgets the kept state of an import that is gone for good.
     pub(crate) fn forget(&mut self, key: &ObjectKey) {
         if self.here(key).is_none() && self.kept.remove(key).is_some() {
             self.kept_changed = true;

@@ -113,7 +113,7 @@ impl Pipeline {
         self.federation.follow_plans();
     }
 
-    /// What plans may differ by flushes since the last call.
+    /// Returns the parts of plans that may differ by flushes since the last call.
     pub fn take_replanned(&mut self) -> Replanned {
         self.federation.take_replanned()
     }
@@ -148,7 +148,7 @@ impl Pipeline {
         }
     }
 
-    /// What is kept of all imports, in place of what was, by their keys ([`crate::import_key`]).
+    /// Sets the kept state of all imports, in place of the one before, by their keys ([`crate::import_key`]).
     pub fn set_kept(&mut self, kept: BTreeMap<ObjectKey, Kept>) {
         if !self.federation.is_following() {
             self.federation.set_kept(kept);
@@ -160,7 +160,7 @@ impl Pipeline {
         self.federation.set_address(import, ips);
     }
 
-    /// Forgets what is kept of an import that is gone for good.
+    /// Forgets the kept state of an import that is gone for good.
     pub fn forget_import(&mut self, import: &ObjectKey) {
         self.federation.forget(import);
     }
@@ -170,7 +170,7 @@ impl Pipeline {
         self.federation.changed_kept()
     }
 
-    /// What is kept of all imports.
+    /// Returns the kept state of all imports.
     #[must_use]
     pub fn kept(&self) -> &BTreeMap<ObjectKey, Kept> {
         self.federation.kept()

@@ -11,7 +11,7 @@ use portolan_model::Lists;
 
 use crate::NodeView;
 
-/// How hints narrow the cluster list down on a node.
+/// Part of the cluster list that hints leave on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topology {
     All,

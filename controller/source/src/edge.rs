@@ -70,7 +70,7 @@ pub type Messages = Pin<Box<dyn Stream<Item = Result<v1::EdgeMessage, Status>> +
 pub type Answered = Result<v1::CentreMessage, Status>;
 
 /// Begins to send something beside answers: work over a stream that counts now, or plans over one that counts or waits.
-/// What it returns is dropped as soon as the stream does not any more; `None` if it sends nothing.
+/// The returned future is dropped as soon as the stream does not any more; `None` if it sends nothing.
 pub type BeginSending = Box<dyn FnMut(&EdgeStream) -> Option<Sending> + Send>;
 
 /// Sends until it is dropped, or the stream has ended.
@@ -84,15 +84,15 @@ pub struct EdgeStream {
     pub instance: u64,
     /// Version of its program.
     pub version: String,
-    /// What it says after its Hello.
+    /// Its messages after its Hello.
     pub messages: Messages,
-    /// What is answered. An error ends the stream.
+    /// Sender of the answers. An error ends the stream.
     pub answers: mpsc::Sender<Answered>,
     /// Whether the edge writes objects into its cluster.
     pub writes: bool,
     /// Hashes of the plans that it has, by bucket; `None` if it serves no imports.
     pub plans: Option<Vec<u8>>,
-    /// What it is to write, and plans. Beside the answers, so that a slow reader of work does not hold them back.
+    /// Sender of work for it, and of plans. Beside the answers, so that a slow reader of work does not hold them back.
     pub work: mpsc::Sender<Answered>,
 }
 
@@ -109,11 +109,11 @@ pub struct Options {
     pub guard: GuardConfig,
     /// Its report.
     pub holds: Arc<HeldDeletions>,
-    /// What others see.
+    /// Statistics, which others read.
     pub stats: Arc<Stats>,
-    /// What is to be written goes the other way.
+    /// Begins to send work, which goes the other way.
     pub send_work: BeginSending,
-    /// And plans.
+    /// Begins to send plans.
     pub send_plans: BeginSending,
 }
 

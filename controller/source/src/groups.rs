@@ -18,7 +18,7 @@ pub(crate) type Selector = BTreeMap<String, String>;
 pub struct LabelledNode {
     /// The Node.
     pub node: Node,
-    /// What is wrong with single fields of it.
+    /// Problems of single fields of it.
     pub problems: Vec<FieldProblem>,
     /// `metadata.labels`.
     pub labels: Arc<BTreeMap<String, String>>,
@@ -49,14 +49,14 @@ pub(crate) struct GroupedNodes {
     selectors: BTreeMap<Arc<str>, Selector>,
 }
 
-/// What is known of a Node.
+/// State of a Node.
 #[derive(Debug, Default)]
 struct Known {
     /// The last version that could be read.
     good: Option<LabelledNode>,
     /// Whether the catalog has another one.
     is_new: bool,
-    /// Why the newest version cannot be read.
+    /// Reason why the newest version cannot be read.
     refusal: Option<Vec<FieldProblem>>,
     /// The Director of the host, as it is sent.
     director: Option<Arc<str>>,

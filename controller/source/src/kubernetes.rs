@@ -97,13 +97,14 @@ pub async fn watch(
     watch_with(client, cluster, options, besides, sink, stats, token).await;
 }
 
-/// What is watched beside Services, EndpointSlices and Nodes.
+/// Objects that are watched beside Services, EndpointSlices and Nodes.
 #[derive(Debug, Default)]
 pub struct Besides {
-    /// What DNS needs: the same watches without selectors, and Namespaces.
+    /// Watches for DNS: the same without selectors, and Namespaces.
     pub names: Option<NameOptions>,
-    /// What clusters share: Namespaces, ServiceExports, ServiceImports and ClusterProperties. The value says whether
-    /// Services may be exported without a ServiceExport. Kinds that the server lacks are looked for every minute.
+    /// Objects that clusters share: Namespaces, ServiceExports, ServiceImports and ClusterProperties. The value says
+    /// whether Services may be exported without a ServiceExport. Kinds that the server lacks are looked for every
+    /// minute.
     pub shares: Option<watch::Receiver<bool>>,
 }
 

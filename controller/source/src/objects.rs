@@ -63,7 +63,7 @@ pub enum Converted {
     Refused {
         /// The object; `None` if even its name is unknown.
         object: Option<ObjectRef>,
-        /// Why.
+        /// Reason.
         problems: Vec<FieldProblem>,
     },
 }
@@ -108,7 +108,7 @@ pub trait Manifest: DeserializeOwned {
     /// Converts the object for the catalog.
     fn convert(self, scope: &Scope) -> Converted;
 
-    /// What an export needs of the object, if it is a Service.
+    /// Returns the facts that an export needs of the object, if it is a Service.
     fn facts(&self, _scope: &Scope) -> Option<Arc<ServiceFacts>> {
         None
     }

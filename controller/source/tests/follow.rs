@@ -94,7 +94,7 @@ impl Follower {
     }
 }
 
-/// How many listings of Nodes the server has streamed.
+/// Returns the number of listings of Nodes that the server has streamed.
 fn streamed(servers: &Servers) -> u64 {
     let metrics = servers
         .kubectl(&["get", "--raw", "/metrics"])

@@ -123,7 +123,7 @@ pub(super) enum Change {
     Retire,
 }
 
-/// What to do with a Secret.
+/// Action for a Secret.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// Use it.

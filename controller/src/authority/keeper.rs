@@ -60,7 +60,7 @@ pub(crate) struct Keeper {
     /// The certificate in force, and the authorities of clients that it is used with.
     leaf: Option<(Arc<Leaf>, Option<File>)>,
     unready: Option<BlockReady>,
-    /// Why the last look failed.
+    /// Reason why the last look failed.
     last_reason: Option<String>,
 }
 

@@ -36,7 +36,7 @@ const DRAINS: &str = "drains.yaml";
 /// Pause before a content that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What was kept: everything is empty at the first start, and without a directory.
+/// Saved state: everything is empty at the first start, and without a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
     /// The statuses of clusters, by id.

@@ -20,7 +20,7 @@ pub(crate) struct States {
     pub(crate) preserving: bool,
     /// The number of gateways' addresses that take connections, by the name of each cluster that has gateways.
     pub(crate) gateways: BTreeMap<Arc<str>, usize>,
-    /// How often the source of a cluster was started again after a panic, by its name.
+    /// Number of restarts of the source of a cluster after a panic, by its name.
     pub(crate) restarts: BTreeMap<Arc<str>, u64>,
 }
 

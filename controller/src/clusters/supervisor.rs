@@ -114,7 +114,7 @@ impl Running {
     }
 }
 
-/// How a cluster is read.
+/// Way to read a cluster.
 #[derive(Debug)]
 enum Way {
     /// From files.

@@ -44,7 +44,7 @@ impl AnyDns {
         self.of_one.as_mut().and_then(Dns::names)
     }
 
-    /// What the writer tells about imports.
+    /// Returns the writer's end of the DNS of imports.
     pub(crate) fn imports(&self) -> Option<ClusterNames> {
         self.of_imports.as_ref().map(ClusterSetDns::names)
     }

@@ -44,7 +44,7 @@ async fn ask_cluster(
     Ok(answer(&zone, &question))
 }
 
-/// What is asked.
+/// DNS question of a request.
 #[derive(Debug)]
 struct Question {
     name: Name,

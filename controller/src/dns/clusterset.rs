@@ -65,7 +65,7 @@ impl Zones {
     }
 }
 
-/// How far the exports of all zones are behind.
+/// Metrics of the lag of exports, over all zones.
 impl Collector for Zones {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         encode_lags(encoder, self.lags())
@@ -164,9 +164,9 @@ struct Follower {
     /// Ends the tasks of a cluster when it is dropped.
     running: BTreeMap<Arc<str>, DropGuard>,
     tasks: JoinSet<()>,
-    /// What could not be applied, because a zone could not begin. The writer notes nothing twice.
+    /// Changes that could not be applied, because a zone could not begin. The writer notes nothing twice.
     unapplied: BTreeMap<Arc<str>, Noted>,
-    /// When to try it again.
+    /// Time at which to try them again.
     retry_at: Option<Instant>,
 }
 
@@ -216,7 +216,7 @@ impl Follower {
         }
     }
 
-    /// What could not be applied, to be tried again.
+    /// Takes the changes that could not be applied, to be tried again.
     fn take_unapplied(&mut self) -> BTreeMap<Arc<str>, Noted> {
         self.retry_at = None;
         std::mem::take(&mut self.unapplied)

@@ -21,7 +21,7 @@ pub(super) struct Objects {
     stats: Arc<UplinkStats>,
 }
 
-/// What streams wait for.
+/// State that streams wait for.
 #[derive(Debug, Clone, Copy, Default)]
 struct News {
     changes: u64,
@@ -92,7 +92,7 @@ impl Objects {
     }
 }
 
-/// What one replica lacks. Nothing is kept for it once this is dropped.
+/// Stream of the objects that one replica lacks. Nothing is kept for it once this is dropped.
 #[derive(Debug)]
 pub(super) struct Stream {
     id: StreamId,

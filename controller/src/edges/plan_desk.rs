@@ -46,7 +46,7 @@ struct State {
     /// Whether anybody has said which plans there are, or that there are none.
     is_known: bool,
     hold: PlanHold,
-    /// What the writer of tables has not taken.
+    /// Changes that the writer of tables has not taken.
     pending: PlanChanges,
 }
 
@@ -287,7 +287,7 @@ impl PlanPlace {
     /// Stages a part of a transition, and names the plans that are refused.
     ///
     /// # Errors
-    /// Why the stream is to be ended.
+    /// Reason why the stream is to be ended.
     pub(super) fn stage(&self, part: v1::CentrePlans) -> Result<(), PlanError> {
         let mut state = self.desk.lock();
         let Some(told) = state.streams.get_mut(&self.stream) else {
@@ -304,7 +304,7 @@ impl PlanPlace {
     /// Takes in what is staged.
     ///
     /// # Errors
-    /// Why the stream is to be ended.
+    /// Reason why the stream is to be ended.
     pub(super) fn commit(&self, commit: &v1::CentrePlanCommit) -> Result<(), PlanError> {
         let mut state = self.desk.lock();
         let has_changed = state.commit(self.stream, commit)?;

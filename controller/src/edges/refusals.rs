@@ -15,7 +15,7 @@ const NAMED: usize = 1000;
 #[derive(Debug)]
 pub(super) struct Refusals {
     named: Mutex<BTreeSet<String>>,
-    /// What the log says.
+    /// Text of the log message.
     message: &'static str,
     stats: Arc<UplinkStats>,
 }

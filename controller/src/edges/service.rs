@@ -22,7 +22,7 @@ use v1::federation_server::{Federation, FederationServer};
 
 use super::EdgeSeats;
 
-/// How long an edge has to say Hello.
+/// Time limit for the Hello of an edge.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest version of a program that is kept, in bytes.
 const MAX_VERSION: usize = 64;

@@ -57,7 +57,7 @@ struct Replica {
     events: mpsc::Receiver<Event>,
     seats: EdgeSeats,
     stats: Arc<edge::Stats>,
-    /// What is to be written.
+    /// Planned writes.
     works: Works,
     plans: EdgePlans,
     leading: watch::Sender<bool>,
@@ -162,7 +162,7 @@ impl Replica {
 struct Edge {
     events: mpsc::Sender<Event>,
     stats: Arc<UplinkStats>,
-    /// What is to be written.
+    /// Planned writes.
     work: watch::Receiver<Work>,
     plans: Arc<PlanDesk>,
     uplink: JoinHandle<()>,

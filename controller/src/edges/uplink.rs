@@ -36,7 +36,7 @@ use super::plan_desk::{PlanDesk, PlanPlace};
 const LOOKUPS: Duration = Duration::from_secs(30);
 /// The time between two `EdgeAlive`.
 const ALIVE: Duration = Duration::from_secs(10);
-/// How long a replica may take to welcome this edge.
+/// Time limit for a replica to welcome this edge.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A stream that broke sooner gives no reason to connect again quickly.
 const LASTED: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ const PART_BYTES: usize = 256 * 1024;
 /// Time since the last contact with the source, once there was one.
 pub(super) type Silence = Arc<dyn Fn() -> Option<Duration> + Send + Sync>;
 
-/// What all streams of an edge share.
+/// State that all streams of an edge share.
 #[derive(Clone)]
 pub(super) struct Uplink {
     pub(super) cluster: String,

@@ -30,7 +30,7 @@ pub(crate) struct Executor {
     pub(crate) counts: WriteCounts,
 }
 
-/// What the executor remembers.
+/// State that the executor remembers.
 #[derive(Default)]
 struct Memory {
     tried: Tried,
@@ -135,15 +135,15 @@ impl Executor {
     }
 }
 
-/// What may be written next.
+/// Next write that may be made.
 enum Next<'w> {
     Now(&'w Write),
     /// Nothing before then, if ever.
     At(Option<Instant>),
 }
 
-/// The first write that was not tried yet, then the one that has been due for longest: what fails again and again holds
-/// up nothing else.
+/// Returns the first write that was not tried yet, then the one that has been due for longest: a write that fails again
+/// and again holds up nothing else.
 fn next<'w>(writes: &'w [Write], tried: &Tried) -> Next<'w> {
     let due = writes.iter().map(|write| (tried.due(write), write));
     match due.min_by_key(|(due, _)| *due) {

@@ -26,7 +26,7 @@ pub(crate) use leader::{LeaderArgs, Leading};
 pub(crate) use metrics::WriteCounts;
 pub(crate) use works::{Work, Works};
 
-/// What planners and writers of MCS objects share.
+/// State that planners and writers of MCS objects share.
 #[derive(Debug)]
 pub(crate) struct Mcs {
     works: Works,

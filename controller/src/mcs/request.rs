@@ -13,12 +13,12 @@ use portolan_mcs::{Action, Target, Write, WriteKind, at};
 use portolan_source::objects::FIELD_MANAGER;
 use tokio::time::timeout;
 
-/// How long one write may take.
+/// Time limit of one write.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The name under which objects are created: fields of that cannot be taken back.
 const CREATOR: &str = "portolan-controller-create";
 
-/// Why a write failed.
+/// Reason why a write failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     /// For metrics.

@@ -25,7 +25,7 @@ const PERIOD: Duration = Duration::from_secs(300);
 const UNUSED_PERIOD: Duration = Duration::from_secs(3600);
 /// The time until a listing or a write that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
-/// How long a listing may take.
+/// Time limit of a listing.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Objects of one page of a listing.
 const PAGE: u32 = 500;
@@ -36,7 +36,7 @@ const FIELDS: [&str; 3] = ["addressType", "ports", "endpoints"];
 #[derive(Debug, Clone)]
 struct Found {
     uid: Arc<str>,
-    /// What it was listed with, or written with; `Null` if unknown.
+    /// Object as it was listed, or written; `Null` if unknown.
     object: Value,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Works(Arc<Mutex<Queues>>);
 #[derive(Debug, Default)]
 struct Queues {
     by_cluster: BTreeMap<Arc<str>, watch::Sender<Work>>,
-    /// How many executors have joined so far: a new one has no work yet.
+    /// Number of executors that have joined so far: a new one has no work yet.
     joined: u64,
 }
 
@@ -52,7 +52,7 @@ impl Works {
         self.lock().by_cluster.keys().cloned().collect()
     }
 
-    /// How many executors have joined so far.
+    /// Returns the number of executors that have joined so far.
     pub(crate) fn joined(&self) -> u64 {
         self.lock().joined
     }

@@ -37,7 +37,7 @@ pub(crate) enum Authority {
     Managed(watch::Receiver<Bundle>),
 }
 
-/// What is published, and where.
+/// Sources of the published addresses and authority, and the ConfigMap for them.
 #[derive(Clone)]
 pub(crate) struct Publication {
     client: Client,

@@ -24,7 +24,7 @@ fn revoked() -> anyhow::Result<Answer> {
     })
 }
 
-/// What is asked about, and when.
+/// Tokens that are asked about, each with the time.
 #[derive(Debug, Clone, Default)]
 struct Asked(Arc<Mutex<Vec<(Duration, String)>>>);
 

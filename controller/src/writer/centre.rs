@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use crate::edges::PlanDesk;
 
-/// How long agents wait for plans if nobody has told any, since their tables would lack the imports: a centre that is
-/// there tells them within that time.
+/// Time for which agents wait for plans if nobody has told any, since their tables would lack the imports: a centre
+/// that is there tells them within that time.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same of a cluster that has imports: longer than a centre that restarts needs.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);

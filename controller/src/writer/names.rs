@@ -174,7 +174,7 @@ mod tests {
         })
     }
 
-    /// What the writer does with policies and clusters, as far as names depend on it.
+    /// Parts of the writer for policies and clusters, as far as names depend on them.
     #[derive(Default)]
     struct Rig {
         federated: Federated,

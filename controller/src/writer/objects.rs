@@ -17,11 +17,11 @@ pub(crate) struct McsPlanner {
     works: Works,
     /// `None`: this replica is the only one.
     leading: Option<Leading>,
-    /// What the last plan was made of, beside objects, and how many executors there had been.
+    /// Inputs of the last plan beside objects, and the number of executors that had joined.
     last: Option<(Inputs, u64)>,
 }
 
-/// What a plan is made of beside objects.
+/// Inputs of a plan beside objects.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::writer) struct Inputs {
     /// The clusters in contact whose source has sent all objects.

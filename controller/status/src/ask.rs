@@ -58,7 +58,7 @@ pub struct Endpoint {
     pub node: String,
     /// That node's zone; empty if unknown.
     pub zone: String,
-    /// Why it is used or not.
+    /// Reason why it is used or not.
     pub reason: String,
 }
 

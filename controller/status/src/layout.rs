@@ -19,7 +19,7 @@ pub enum Tab {
     Nodes,
     /// The Services.
     Services,
-    /// Who answers at an address, and why.
+    /// Endpoints that answer at an address, and the reasons.
     Ask,
     /// The clusters.
     Clusters,

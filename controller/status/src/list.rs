@@ -23,11 +23,11 @@ pub struct BadQuery {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What it must be.
+    /// Description of the values that are valid.
     pub expected: String,
 }
 
-/// Which rows of a list are shown, and in which order.
+/// Selection and order of the rows of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListQuery {
     /// The cluster; empty for the only one, or all.

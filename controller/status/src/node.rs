@@ -26,7 +26,7 @@ pub struct NodeDetails {
 pub struct RecordFault {
     /// The record; empty if the fault belongs to none.
     pub record: String,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
 }
 

@@ -62,11 +62,11 @@ pub enum State {
     Behind,
     /// Without a stream.
     Disconnected,
-    /// Whose kernel refuses something.
+    /// Nodes whose kernel refuses something.
     Errors,
-    /// That refuses records.
+    /// Nodes that refuse records.
     Refused,
-    /// That holds deletions back.
+    /// Nodes that hold deletions back.
     Held,
 }
 

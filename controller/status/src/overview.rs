@@ -37,11 +37,11 @@ pub struct Shares {
     pub newest: usize,
     /// Without a stream that had one.
     pub disconnected: usize,
-    /// Whose kernel refuses something.
+    /// Agents whose kernel refuses something.
     pub with_errors: usize,
-    /// That refuse records.
+    /// Agents that refuse records.
     pub with_refusals: usize,
-    /// That hold deletions back.
+    /// Agents that hold deletions back.
     pub holding: usize,
 }
 

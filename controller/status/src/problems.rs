@@ -24,7 +24,7 @@ pub struct ProblemRow {
     pub object: String,
     /// The field; empty if the whole object is meant.
     pub field: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
     /// Time since it was first seen.
     pub since: Option<Duration>,

@@ -31,7 +31,7 @@ pub struct ServiceRow {
     pub destinations: usize,
     /// Traffic policies of the frontends, in words.
     pub policy: String,
-    /// What hints do, in words.
+    /// Effect of hints, in words.
     pub hints: String,
     /// Affinity, in words.
     pub affinity: String,

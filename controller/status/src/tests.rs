@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// What a hostile tenant may put into a name, an annotation or a message.
+/// Text that a hostile tenant may put into a name, an annotation or a message.
 const HOSTILE: &str = "\"><script>alert(1)</script><img src=x onerror='alert(2)'>&amp;";
 
 fn frame(t: &str) -> Frame {

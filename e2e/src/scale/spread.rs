@@ -23,7 +23,7 @@ pub struct Costs {
     pub hop_ns: u64,
 }
 
-/// Who has how many streams.
+/// Numbers of streams of each tier of processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
     /// Streams of each process of a tier to the next one, from the root on: `[2, 4]` is two relays with four each.

@@ -17,7 +17,7 @@ pub struct TableCosts {
     pub send_ns: f64,
 }
 
-/// What a table takes at one controller or relay.
+/// Cost of a table at one controller or relay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Table {
     /// Resident memory, in bytes.

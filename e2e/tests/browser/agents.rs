@@ -24,7 +24,7 @@ const AT_ONCE: usize = 64;
 /// Length of a stream's queue of messages.
 const MESSAGES: usize = 4;
 
-/// What all agents together have done.
+/// Progress of all agents together.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Number of acknowledgements.

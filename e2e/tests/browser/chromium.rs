@@ -26,7 +26,7 @@ pub(crate) struct Browser {
     messages: Receiver<Value>,
     session: String,
     next: u64,
-    /// What the page has said on its console, and errors of loading.
+    /// Messages of the page on its console, and errors of loading.
     complaints: Vec<String>,
 }
 
@@ -125,7 +125,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &theme).map(drop)
     }
 
-    /// What went wrong in the page since the last call.
+    /// Returns the complaints of the page since the last call.
     pub(crate) fn complaints(&mut self) -> Vec<String> {
         std::mem::take(&mut self.complaints)
     }
@@ -169,7 +169,7 @@ impl Browser {
     }
 }
 
-/// What a message says that is wrong in the page.
+/// Returns the complaint of a message about something wrong in the page.
 fn complaint(message: &Value) -> Option<String> {
     let parameters = &message["params"];
     let is_wrong = match message["method"].as_str()? {

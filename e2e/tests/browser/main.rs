@@ -283,7 +283,7 @@ fn pages_can_be_used_by_all(browser: &mut Browser, controller: &Controller, axe:
     }
 }
 
-/// What axe-core finds in the page that is shown.
+/// Returns the violations that axe-core finds in the page that is shown.
 fn violations(browser: &mut Browser, axe: &str) -> Vec<String> {
     browser.evaluate(&format!("{axe};0")).unwrap();
     let found = browser

@@ -201,7 +201,7 @@ fn a_director_stands_by_and_takes_over_again() {
     world.wait_for_answers(&[a.name()]);
 }
 
-/// What a director leaves in the kernel besides its virtual servers.
+/// Returns the state that a director leaves in the kernel besides its virtual servers.
 fn left(world: &World) -> String {
     let show = |command: &str| {
         let words: Vec<_> = command.split(' ').collect();

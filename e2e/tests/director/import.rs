@@ -7,7 +7,7 @@ use portolan_e2e::lane::{self, Need};
 
 use super::world::World;
 
-/// What an operator has programmed.
+/// Commands of `ipvsadm` that an operator has run.
 const COMMANDS: [&str; 8] = [
     "-A -t 192.0.2.50:80 -s wrr",
     "-a -t 192.0.2.50:80 -r 10.0.0.11:8080 -m -w 3 -x 100 -y 50",

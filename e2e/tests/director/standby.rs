@@ -30,7 +30,7 @@ fn count_packets(real: &Host) {
     );
 }
 
-/// How many connections have come.
+/// Returns the number of connections that have come.
 fn connections(real: &Host) -> u64 {
     let listed = real.exec(&["iptables", "-nvxL", "INPUT"]).unwrap();
     let rule = listed.lines().find(|line| line.contains("dpt:")).unwrap();

@@ -25,7 +25,7 @@ const DNS_PORT: u16 = 53;
 const DNS_HEADER: usize = 12;
 const QUESTION: &[u8] = b"\x07example\x03org\x00\x00\x06\x00\x01";
 
-/// What a frontend serves.
+/// Service of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Service {
     Tcp,
@@ -138,7 +138,7 @@ struct Case {
     address: &'static str,
     service: Service,
     forwarding: &'static str,
-    /// What breaks a real server for this load balancer alone, and what mends it.
+    /// Command that breaks a real server for this load balancer alone, and command that mends it.
     breaks: (String, String),
 }
 

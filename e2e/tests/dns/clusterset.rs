@@ -216,7 +216,7 @@ fn corefile(directory: &Path, kubeconfig: &Path, ports: &Ports) -> String {
     .concat()
 }
 
-/// Why answers may differ from the plugin's. `None` if they must be equal.
+/// Reason why answers may differ from the plugin's. `None` if they must be equal.
 fn from_plugin(question: &Question, ours: &Seen, theirs: &Seen) -> Option<&'static str> {
     let name = question.name.to_lowercase();
     if name == format!("dns-version.{ZONE}") && question.kind == RecordType::TXT {

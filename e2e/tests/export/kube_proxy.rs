@@ -61,7 +61,8 @@ impl World {
         control(&self.rig).namespace().run(run).unwrap().unwrap()
     }
 
-    /// What `read` finds on each node that a real kube-proxy in a mode has programmed. Afterwards nothing of it is left.
+    /// Returns the result of `read` on each node that a real kube-proxy in a mode has programmed. Afterwards nothing of
+    /// the kube-proxy is left.
     ///
     /// A kube-proxy of which `read` finds nothing is started again.
     fn of_kube_proxy<T>(&self, mode: &str, read: impl Fn(&Node) -> Option<T>) -> Vec<T> {

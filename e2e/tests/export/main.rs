@@ -65,7 +65,7 @@ fn put(directory: &Path, objects: &[Value]) {
     std::fs::write(file(directory), list).unwrap();
 }
 
-/// What `export` prints on a node.
+/// Returns the output of `export` on a node.
 fn export(node: &Node, number: usize, directory: &Path, arguments: &[&str]) -> String {
     let (file, state) = (file(directory), directory.join("state"));
     let mut command = arguments.to_vec();
@@ -266,8 +266,8 @@ fn content(node: &Node) -> [TableContent; 2] {
     node.namespace().run(read).unwrap()
 }
 
-/// What both ways of making a table have in common: chains with their hooks, and sets with all elements. `nft`
-/// writes rules in its own way, and numbers in keys as another type of the same bytes.
+/// Returns the content that both ways of making a table have in common: chains with their hooks, and sets with all
+/// elements. `nft` writes rules in its own way, and numbers in keys as another type of the same bytes.
 fn shape(content: &TableContent) -> (Vec<String>, Vec<String>) {
     let chains = content
         .chains

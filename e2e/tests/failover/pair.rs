@@ -19,7 +19,7 @@ pub(super) const LONG: usize = 50;
 /// Time for one question.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How connections outlive their director.
+/// Means by which connections outlive their director.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Survival {
     Synchronised,

@@ -40,7 +40,7 @@ const IN_FLIGHT: Duration = Duration::from_millis(500);
 /// Time for a switch.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Who has the address.
+/// Owner of the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// keepalived, and the agents bind nothing.
@@ -138,7 +138,7 @@ fn follow_role(pair: &Pair, number: usize) -> String {
     )
 }
 
-/// What keepalived reads: VRRP alone, with an advertisement each 0.3 s.
+/// Returns the configuration of keepalived: VRRP alone, with an advertisement each 0.3 s.
 fn configuration(pair: &Pair, way: Way, number: usize) -> String {
     let (address, fifo, more) = match way {
         Way::External => (VIP, String::new(), TRACKED),

@@ -44,7 +44,7 @@ pub(super) fn balancer(backend: SocketAddr, selector: &str) -> String {
     )
 }
 
-/// What each director says about the one backend, with the exit code: `lb-1=up lb-2=down`.
+/// Returns each director's state of the one backend, with the exit code: `lb-1=up lb-2=down`.
 fn said(fleet: &Fleet<'_>) -> (Option<i32>, String) {
     let output = fleet.asked(&["health", "-o", "json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();

@@ -39,7 +39,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-/// What is large of a conversation.
+/// Large part of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Large {
     Question,

@@ -210,7 +210,7 @@ impl World {
         std::fs::rename(hidden, path).unwrap();
     }
 
-    /// What the controller says about the import of a Service.
+    /// Returns the controller's answer about the import of a Service.
     pub(crate) fn import(&self, cluster: &str, service: &str) -> Value {
         let path = format!("federation?cluster={cluster}&import=default/{service}");
         self.cluster.controller_debug(&path).unwrap_or_default()

@@ -33,7 +33,7 @@ const fn vip(address: Ipv4Addr, port: u16) -> SocketAddr {
 
 pub(crate) struct World {
     kubelets: Kubelets,
-    /// How Portolan is installed; without a chart, by the objects of `portolan.yaml`.
+    /// Chart that installs Portolan; without one, the objects of `portolan.yaml` do.
     chart: Option<Chart>,
 }
 

@@ -17,7 +17,7 @@ use super::world::{PODS, World, shares, skip};
 const EDGE: usize = 1;
 /// Changes whose times have a median.
 const CHANGES: usize = 16;
-/// How much slower a change may be without the centre.
+/// Largest ratio of the time of a change without the centre to its time with it.
 const MOST: f64 = 1.5;
 /// Less than that is noise of this machine: files are read every 20 ms.
 const NOISE: Duration = Duration::from_millis(20);

@@ -246,7 +246,7 @@ impl World {
         self.write(self.directory(number).join("web.json"), &list.to_string());
     }
 
-    /// What the controller says about the import in a cluster.
+    /// Returns the controller's answer about the import in a cluster.
     pub(crate) fn import(&self, cluster: &str) -> Value {
         let path = format!("federation?cluster={cluster}&import=default/web");
         self.cluster.controller_debug(&path).unwrap_or_default()
@@ -347,7 +347,8 @@ impl World {
         ))
     }
 
-    /// How many of [`CONNECTIONS`] connections from a pod to the address of an import there each pod answers.
+    /// Returns the number of connections that each pod answers, of [`CONNECTIONS`] from a pod to the address of an
+    /// import there.
     fn measured_from(visitor: &EchoPod, vip: SocketAddr) -> BTreeMap<String, u64> {
         let load = Self::load_from(visitor, vip, CONNECTIONS, Duration::ZERO);
         wait_for("all connections", PATIENT, || {

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::{WEB, skip};
 
-/// What a kube-proxy in nftables mode has of the Service `web` in a family.
+/// Returns the table of a kube-proxy in nftables mode for the Service `web` in a family.
 fn table_of_kube_proxy(family: &str, address: &str) -> String {
     format!(
         "table {family} kube-proxy {{

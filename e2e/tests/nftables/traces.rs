@@ -54,7 +54,7 @@ impl<'a> Damage<'a> {
         }
     }
 
-    /// What a trace prints that finds differences.
+    /// Returns the output of a trace that finds differences.
     fn trace(&self, args: &[&str]) -> String {
         wait_for("a trace that finds the damage", PATIENT, || {
             let (code, text) = trace(self.cluster, args);

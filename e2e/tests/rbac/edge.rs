@@ -142,7 +142,7 @@ fn web(world: &World, addresses: &[&str]) {
     }
 }
 
-/// What the edge writes for the centre.
+/// Objects that the edge writes for the centre.
 impl World {
     fn object(&self, kind: &str, name: &str) -> Option<Value> {
         let args = [
@@ -215,7 +215,7 @@ impl World {
         self.servers.kubectl(&args).unwrap();
     }
 
-    /// What changes of an export, step by step; each step waits for what the edge is to write.
+    /// Changes an export, step by step. Each step waits for the objects that the edge is to write.
     fn cycle(&self, wait: &dyn Fn(&str, &dyn Fn() -> bool) -> bool) {
         for addresses in [&["10.1.0.1"][..], &["10.1.0.1", "10.1.0.2"], &[]] {
             web(self, addresses);

@@ -12,7 +12,7 @@ use crate::Destination;
 use crate::check::{Check, HealthPolicy, InitialState};
 use crate::ipvs::{ForwardingMethod, RealServerConfig, Thresholds};
 
-/// What the record of a load balancer's frontend has beyond that of a Service port.
+/// Fields that the record of a load balancer's frontend has beyond that of a Service port.
 ///
 /// Only agents with backends of their own choice read it, so it travels as JSON in one field of the
 /// protocol ([`Balancing::to_json`]): a check has too many fields to be spelled out twice.
@@ -49,7 +49,7 @@ pub struct Persistence {
 /// Settings of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Profile {
-    /// How packets reach it.
+    /// Forwarding method of packets to it.
     pub forwarding: ForwardingMethod,
     /// Limits of its connections.
     pub thresholds: Thresholds,
@@ -78,7 +78,7 @@ pub enum AdministrativeState {
 pub struct SorryServer {
     /// Address and port.
     pub address: SocketAddr,
-    /// How packets reach it.
+    /// Forwarding method of packets to it.
     pub forwarding: ForwardingMethod,
     /// Whether it stays a real server, of weight 0, while there is quorum.
     pub keep_idle: bool,
@@ -133,7 +133,7 @@ impl Profile {
     }
 }
 
-/// What the health of a backend makes of its real server.
+/// State of a real server that follows from the health of its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Standing {
     /// It has this weight; with 0 it takes no new connections.

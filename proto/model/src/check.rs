@@ -18,7 +18,7 @@ use crate::Protocol;
 /// One health check. Every backend of a record passes or fails it by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Check {
-    /// What is sent, and what passes.
+    /// Request, and the answer that passes.
     pub probe: Probe,
     /// Address of the probe; `None` for the backend's own.
     pub address: Option<IpAddr>,
@@ -32,7 +32,7 @@ pub struct Check {
     pub timers: Timers,
     /// Whether every failure is logged, and not only changes of state.
     pub log_failures: bool,
-    /// What the host decides; until then these fields have the built-in defaults.
+    /// Fields that the host decides; until then they have the built-in defaults.
     #[serde(default, skip_serializing_if = "Inherited::is_none")]
     pub inherited: Inherited,
 }
@@ -124,7 +124,7 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// What a host gives to checks that say nothing.
+/// Values that a host gives to checks that say nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckDefaults {
     /// The source.
@@ -185,7 +185,7 @@ impl Default for Timers {
     }
 }
 
-/// What a check sends, and which answer passes.
+/// Request of a check, and the answer that passes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Probe {
     /// A TCP connection, then a conversation.
@@ -433,7 +433,7 @@ pub struct FileProbe {
 pub struct HealthPolicy {
     /// State of a backend that no probe has judged yet.
     pub initial_state: InitialState,
-    /// What becomes of a backend that is down.
+    /// Action for a backend that is down.
     pub on_failure: OnFailure,
     /// Weight of healthy backends below which the load balancer has no quorum; at least 1.
     pub quorum: u32,
@@ -468,7 +468,7 @@ pub enum InitialState {
     Up,
 }
 
-/// What becomes of a backend that is down.
+/// Action for a backend that is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OnFailure {
     /// Weight 0: its connections go on.

@@ -123,9 +123,8 @@ pub struct VirtualServerConfig {
     pub flags: Flags,
     /// Time for which a client stays with its real server, in seconds; `None` without persistence.
     pub persistence: Option<u32>,
-    /// Which clients count as one for persistence: a mask of their addresses for IPv4, in host order,
-    /// with 1-bits anywhere; a prefix length of 1 to 127 for IPv6. `None` if each address is a client of its
-    /// own.
+    /// Netmask of clients that count as one for persistence: a mask of their addresses for IPv4, in host order, with
+    /// 1-bits anywhere; a prefix length of 1 to 127 for IPv6. `None` if each address is a client of its own.
     pub netmask: Option<u32>,
     /// Persistence engine, 1 to 15 bytes; `sip` is the only one of Linux. `None` for the client's address.
     pub engine: Option<Cow<'static, str>>,
@@ -166,7 +165,7 @@ impl Flags {
     pub const MASK: u32 = Self::ONE_PACKET | Self::SCHED1 | Self::SCHED2 | Self::SCHED3;
 }
 
-/// How a packet reaches a real server (`IP_VS_CONN_F_*`).
+/// Forwarding method of packets to a real server (`IP_VS_CONN_F_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ForwardingMethod {
     /// NAT, `ipvsadm -m`; the method of Kubernetes Services.
@@ -217,7 +216,7 @@ pub enum GueChecksum {
 pub struct RealServerConfig {
     /// Share of new connections, 0 (none, keeps its old ones) to 2^31 - 1.
     pub weight: u32,
-    /// How packets reach it.
+    /// Forwarding method of packets to it.
     pub forwarding: ForwardingMethod,
     /// Limits of its connections.
     pub thresholds: Thresholds,

@@ -198,7 +198,7 @@ pub struct RecordKey {
     pub protocol: Protocol,
 }
 
-/// What a record is about, by the end of its Service's name. No Service of Kubernetes has an `@` in its name.
+/// Scope of a record, by the end of its Service's name. No Service of Kubernetes has an `@` in its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// A Service of the cluster.
@@ -217,7 +217,7 @@ impl Scope {
 }
 
 impl RecordKey {
-    /// What the record is about.
+    /// Returns the scope of the record.
     #[must_use]
     pub fn scope(&self) -> Scope {
         if self.service.ends_with(Scope::CLUSTER_SET) {

@@ -38,7 +38,7 @@ pub struct Record {
     pub drain_seconds: Option<u32>,
     /// `spec.healthCheckNodePort`, at which load balancers ask each node for its local endpoints.
     pub health_check_port: Option<u16>,
-    /// What a load balancer's record has beyond this; `None` for a Service's.
+    /// Fields of a load balancer's record beyond these; `None` for a Service's.
     pub balancing: Option<Arc<Balancing>>,
     /// The group of nodes that serve it, of an import whose ImportPolicy names some; `None` for all. A load balancer's
     /// is in `balancing`.

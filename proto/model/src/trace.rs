@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The way of one packet through a node: what is looked up, and where the packet ends.
+//! The way of one packet through a node: its lookups and its end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,9 +40,9 @@ pub struct Packet {
 /// The way of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
-    /// What is looked up, in order.
+    /// Lookups, in order.
     pub steps: Vec<Step>,
-    /// Where the packet ends.
+    /// End of the way.
     pub outcome: Outcome,
 }
 
@@ -51,9 +51,9 @@ pub struct Way {
 pub struct Step {
     /// The object and the key: `set KUBE-CLUSTER-IP 10.96.0.10,tcp:80`.
     pub place: String,
-    /// What is there; `None` if nothing is.
+    /// Entry that is there; `None` if none is.
     pub found: Option<String>,
-    /// What follows from it, in words; may be empty.
+    /// Consequence, in words; may be empty.
     pub why: String,
 }
 
@@ -80,7 +80,7 @@ pub enum Outcome {
     },
     /// No Service decides: the node's own sockets answer, or the packet is routed on.
     Passes {
-        /// Why no Service decides.
+        /// Reason why no Service decides.
         why: String,
     },
 }
@@ -99,7 +99,7 @@ pub struct Server {
     /// Connections so far, if the kernel counts them.
     #[serde(default)]
     pub connections: Option<u64>,
-    /// Why it is a destination; empty if the table does not tell.
+    /// Reason why it is a destination; empty if the table does not tell.
     #[serde(default)]
     pub why: String,
 }
@@ -109,9 +109,9 @@ pub struct Server {
 pub struct Difference {
     /// The object.
     pub place: String,
-    /// What the table asks for.
+    /// Entry that the table asks for, or the end of its way.
     pub wanted: String,
-    /// What the kernel has.
+    /// Entry that the kernel has, or the end of its way.
     pub found: String,
 }
 
@@ -140,8 +140,8 @@ pub struct Trace {
 }
 
 impl Way {
-    /// Where another way differs: objects that both look at with different results, then the end. What only
-    /// one of them looks at follows from such an object.
+    /// Returns the places where another way differs: objects that both look at with different results, then the end.
+    /// Objects that only one of them looks at follow from such an object.
     #[must_use]
     pub fn differences(&self, found: &Self) -> Vec<Difference> {
         let theirs: BTreeMap<_, _> = found.steps.iter().map(|s| (&s.place, &s.found)).collect();
@@ -162,7 +162,7 @@ impl Way {
 }
 
 impl Outcome {
-    /// What matters of it: where connections go, with the client's source or not.
+    /// Returns the difference from another outcome, if connections go elsewhere or have another source.
     fn difference(&self, found: &Self) -> Option<Difference> {
         (self.to_string() != found.to_string()).then(|| Difference {
             place: "the end".to_owned(),

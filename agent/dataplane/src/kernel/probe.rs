@@ -51,7 +51,7 @@ pub enum Unusable {
     Set {
         /// The type.
         kind: SetKind,
-        /// Why.
+        /// Reason.
         errno: Errno,
     },
     /// IPVS cannot be used.

@@ -43,7 +43,7 @@ pub struct WrongSetting {
     pub setting: Setting,
     /// The present value; `None` if it cannot be read.
     pub found: Option<u32>,
-    /// Why it cannot be read or written, if that was tried.
+    /// Reason why it cannot be read or written, if that was tried.
     pub error: Option<io::Error>,
 }
 

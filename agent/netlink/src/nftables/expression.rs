@@ -145,7 +145,7 @@ impl Ct {
     }
 }
 
-/// What [`Expression::lookup`] does with an element.
+/// Action of [`Expression::lookup`] with an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
     /// Goes on if the set has the key.

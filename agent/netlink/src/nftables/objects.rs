@@ -89,7 +89,7 @@ pub struct Set {
     pub name: Arc<str>,
     /// The fields of a key, in order.
     pub key: Vec<Field>,
-    /// What a key maps to.
+    /// Type of the data that a key maps to.
     pub data: Data,
     /// Whether an element is a range in each field.
     pub is_interval: bool,
@@ -117,7 +117,7 @@ impl Set {
     }
 }
 
-/// What a set's keys map to.
+/// Type of the data that a set's keys map to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
     /// Nothing: it is a set.
@@ -185,7 +185,7 @@ pub(super) fn type_number(fields: &[Field]) -> u32 {
 /// order except [`Field::Number`].
 pub type Key = Box<[u8]>;
 
-/// What an element has besides its key.
+/// Content of an element besides its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// Nothing.
@@ -198,7 +198,7 @@ pub enum Value {
     Verdict(Verdict),
 }
 
-/// What happens to a packet.
+/// Verdict on a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It is dropped.

@@ -76,7 +76,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// How many objects it changes.
+    /// Returns the number of objects that it changes.
     #[must_use]
     pub fn objects(&self) -> usize {
         match self {

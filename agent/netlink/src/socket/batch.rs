@@ -15,7 +15,7 @@ use crate::wire::{self, HEADER_LEN, Header, Malformed, Messages, Writer};
 pub(crate) struct Refused {
     /// Number of requests that were pushed or skipped before it.
     pub(crate) index: usize,
-    /// Why.
+    /// Reason.
     pub(crate) errno: Errno,
     /// The payload of the request, if the kernel returns it: ipset does, and marks the bad entry.
     pub(crate) echo: Vec<u8>,

@@ -28,13 +28,13 @@ use crate::VipBinding;
 pub struct Host {
     /// Timeouts of connections; 0 leaves one as it is.
     pub timeouts: Timeouts,
-    /// What is done about settings that differ.
+    /// Action for settings that differ.
     pub sysctl_mode: SysctlMode,
     /// Values of settings by name, as `sysctl` spells it: `net.ipv4.vs.sloppy_tcp`.
     pub sysctls: BTreeMap<String, String>,
     /// The sync daemon, which runs in both roles.
     pub sync: Option<SyncDaemon>,
-    /// What makes virtual addresses of load balancers the host's own; `None` if somebody else does.
+    /// Binding that makes virtual addresses of load balancers the host's own; `None` if somebody else does.
     pub binding: Option<VipBinding>,
     /// The interface to the clients: it answers for virtual addresses, and announces them.
     pub interface: Option<String>,
@@ -68,7 +68,7 @@ impl Default for Host {
     }
 }
 
-/// What is done about a kernel setting that differs.
+/// Action for a kernel setting that differs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SysctlMode {
     /// It is written.
@@ -97,7 +97,7 @@ pub struct Vips {
 pub struct HostDesired {
     /// Timeouts of connections; 0 leaves one as it is.
     pub timeouts: Timeouts,
-    /// What is done about settings that differ.
+    /// Action for settings that differ.
     pub sysctl_mode: SysctlMode,
     /// Values of settings.
     pub sysctls: BTreeMap<String, String>,
@@ -192,7 +192,7 @@ fn of_interface_v6(setting: &str, interface: &str) -> String {
     format!("net.ipv6.conf.{interface}.{setting}")
 }
 
-/// What this agent, or an earlier run of it, has made in the kernel that the kernel does not say of itself.
+/// State of the kernel that this agent, or an earlier run of it, has made, and that the kernel does not say of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
     /// The sync daemons as they were asked for.

@@ -137,19 +137,19 @@ impl Claim {
         steps
     }
 
-    /// How many addresses and ports the kube-proxy has.
+    /// Returns the number of addresses and ports that the kube-proxy has.
     #[must_use]
     pub fn len(&self) -> usize {
         self.kept() + self.lacking()
     }
 
-    /// How many of them are desired.
+    /// Returns the number of them that are desired.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.wanted.len() + self.wanted_rules.len()
     }
 
-    /// How many of them are not desired.
+    /// Returns the number of them that are not desired.
     #[must_use]
     pub fn lacking(&self) -> usize {
         self.unwanted.len() + self.unwanted_rules.len()

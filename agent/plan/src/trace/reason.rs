@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Why a node's table has a destination, in words.
+//! Reason why a node's table has a destination, in words.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ pub fn record_in_words(record: &Record, frontend: &Frontend) -> String {
     format!("{} ({:?}, {list})", record.key, frontend.kind)
 }
 
-/// Why a record has a destination on a node; why not, if it has none of that address.
+/// Reason why a record has a destination on a node; why not, if it has none of that address.
 #[must_use]
 pub fn reason(table: &NodeTable, record: &Record, address: SocketAddr) -> String {
     let own = table.lists.get(&record.key);

@@ -10,7 +10,7 @@ use portolan_model::Protocol;
 pub(super) struct Rule {
     /// All must be true.
     pub(super) matches: Vec<(Match, bool)>,
-    /// What happens then.
+    /// Target if all are true.
     pub(super) target: Target,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Side {
     Destination,
 }
 
-/// What a rule does.
+/// Target of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     Accept,

@@ -265,7 +265,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What membership of a set means, by the end of its name.
+/// Returns the meaning of membership of a set, by the end of its name.
 fn meaning(name: &str) -> &'static str {
     const MEANINGS: [(&str, &str); 16] = [
         (

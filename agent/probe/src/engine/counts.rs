@@ -12,7 +12,7 @@ use portolan_model::check::Probe;
 /// Upper bounds of the buckets of [`Histogram`], in milliseconds; the last bucket has none.
 pub const BUCKETS: [u64; 11] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000];
 
-/// How often a time was within each of [`BUCKETS`].
+/// Histogram of times: a count for each of [`BUCKETS`], and one for longer times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Times of each bucket alone, smaller ones not included.
@@ -90,14 +90,14 @@ pub fn kind(probe: &Probe) -> &'static str {
     }
 }
 
-/// What the engine has counted since it started.
+/// Counts of the engine since it started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Probes by kind and result. A probe that several load balancers share counts once.
     pub checks: BTreeMap<(&'static str, ResultKind), u64>,
     /// Durations of probes by kind.
     pub durations: BTreeMap<&'static str, Histogram>,
-    /// How long after their time probes started.
+    /// Delays of probes: from the time at which one was due to its start.
     pub lateness: Histogram,
     /// Times at which a backend came up.
     pub rises: u64,

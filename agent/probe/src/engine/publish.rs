@@ -19,7 +19,7 @@ const SAVE_BETWEEN: Duration = Duration::from_secs(1);
 /// The longest time between two saved states: younger than those that are not believed.
 const SAVE_AT_LEAST: Duration = Duration::from_secs(60);
 
-/// What is published, and when.
+/// Publisher of changed verdicts and states, with the times at which they are due.
 #[derive(Debug)]
 pub(super) struct Publisher<K: Ord> {
     clock: Clock,

@@ -59,7 +59,7 @@ pub(super) struct Runs<K> {
 /// The jobs of one load balancer, by backend and check.
 type Jobs = BTreeMap<(SocketAddr, usize), Job>;
 
-/// What has come and gone when a load balancer changed.
+/// Runs that came and went with a change of a load balancer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
     /// Runs without a timer, new ones.

@@ -31,7 +31,7 @@ pub(super) struct Landed {
     pub(super) check: Arc<Check>,
     pub(super) outcome: Outcome,
     started: Instant,
-    /// How late the engine noticed that the probe was due.
+    /// Time from when the probe was due until the engine noticed.
     late: Duration,
 }
 

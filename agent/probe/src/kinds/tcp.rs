@@ -31,7 +31,7 @@ pub(crate) async fn run(probe: &TcpProbe, target: &Target, context: &Context) ->
 
 struct Conversation {
     stream: TcpStream,
-    /// What came after the last match.
+    /// Bytes that came after the last match.
     unread: Vec<u8>,
 }
 

@@ -222,7 +222,7 @@ async fn without_the_flag_and_on_a_doubtful_table_nothing_is_touched() {
     assert!(reconciler.dataplane.applied.is_empty());
 }
 
-/// What a kube-proxy in another mode leaves: rules for the Service and another one.
+/// Returns the rules that a kube-proxy in another mode leaves: for the Service and another one.
 fn left_rules(mode: RuleMode) -> FakeKernel {
     FakeKernel {
         packet_rules: PacketRules {

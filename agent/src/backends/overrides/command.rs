@@ -55,7 +55,7 @@ struct Request {
 struct Answer {
     /// The backends that the command is about, and what holds for them now.
     backends: Vec<Line>,
-    /// What could not be programmed.
+    /// Errors of programming.
     errors: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ struct Line {
     until: Option<String>,
 }
 
-/// Why a command has no answer.
+/// Reason why a command has no answer.
 #[derive(Debug, thiserror::Error)]
 enum Unanswered {
     #[error("{0}")]
@@ -159,7 +159,7 @@ impl Commands {
         Ok(own.map(|(_, error)| error.clone()).collect())
     }
 
-    /// What holds for the backends of a command. Frontends that share a backend are one line.
+    /// Returns the states of the backends of a command. Frontends that share a backend are one line.
     fn lines(&self, places: &[Place], now: &Now) -> Vec<Line> {
         let (health, overrides) = (self.health.borrow().clone(), self.store.all());
         let line = |(key, address): &Place| {

@@ -35,7 +35,7 @@ pub(crate) struct OverrideMap(BTreeMap<BackendName, Override>);
 /// A backend of one frontend.
 pub(crate) type Place = (RecordKey, SocketAddr);
 
-/// Why a command cannot be followed.
+/// Reason why a command cannot be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     /// The table has no load balancer of the name.

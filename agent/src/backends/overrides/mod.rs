@@ -59,7 +59,7 @@ struct State {
     records: ByRecord<Record>,
 }
 
-/// Why a command is not followed.
+/// Reason why a command is not followed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     /// It cannot be.

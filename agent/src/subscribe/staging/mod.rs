@@ -110,7 +110,7 @@ pub enum StagingError {
     Patch {
         /// The record's namespace, Service and port.
         record: String,
-        /// Why.
+        /// Reason.
         error: PatchError,
     },
     /// Compressed records that cannot be read.

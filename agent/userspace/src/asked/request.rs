@@ -25,7 +25,7 @@ pub(super) enum Target {
     Name(String, u16),
 }
 
-/// What a client of SOCKS wants.
+/// Command of a client of SOCKS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     /// A connection.

@@ -32,7 +32,7 @@ pub(crate) struct Numbered<T> {
 /// The number of the answer that comes without a request, when the namespaces are ready.
 pub(crate) const READY: u64 = 0;
 
-/// What the agent asks for. Each request has one answer.
+/// Request of the agent. Each request has one answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Route an address to the namespace itself.

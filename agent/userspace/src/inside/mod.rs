@@ -30,7 +30,7 @@ pub use process::{ARGUMENT, asked};
 /// Time for an answer of the process inside.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why something inside of the namespaces could not be done.
+/// Reason why something inside of the namespaces could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum InsideError {
     /// The connection to the process inside.

@@ -19,7 +19,7 @@ const LOOPBACK: u32 = 1;
 /// The table of routes to the machine itself.
 const LOCAL_TABLE: u32 = 255;
 
-/// What could not be done.
+/// Error of entering namespaces.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NamespaceError {
     #[error(

@@ -127,7 +127,7 @@ impl Signals {
     }
 }
 
-/// Why a request is not done.
+/// Reason why a request is not done.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]

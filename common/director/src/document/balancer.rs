@@ -16,7 +16,7 @@ use super::{Period, addresses_schema, is_false, is_zero};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LoadBalancerSpec {
-    /// What clients connect to.
+    /// Frontends that clients connect to.
     #[schemars(length(min = 1, max = 256))]
     pub frontends: Vec<FrontendDocument>,
     /// The kernel's scheduler.
@@ -32,7 +32,7 @@ pub struct LoadBalancerSpec {
     /// Clients that stay with their backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistence: Option<PersistenceDocument>,
-    /// How packets reach the backends.
+    /// Forwarding of packets to the backends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forwarding: Option<ForwardingDocument>,
     /// Whether backends see the director as their client; method Masquerade only.
@@ -67,7 +67,7 @@ pub struct LoadBalancerSpec {
     pub node_selector: BTreeMap<String, String>,
 }
 
-/// What clients connect to: addresses with ports, or a firewall mark.
+/// Frontend that clients connect to: addresses with ports, or a firewall mark.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FrontendDocument {
@@ -188,12 +188,12 @@ pub struct PersistenceDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 128), extend("default" = 128))]
     pub ipv6_prefix_length: Option<u8>,
-    /// What identifies a client instead of its address.
+    /// Identifier of a client instead of its address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<PersistenceEngine>,
 }
 
-/// What identifies a client instead of its address.
+/// Identifier of a client instead of its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum PersistenceEngine {
@@ -201,7 +201,7 @@ pub enum PersistenceEngine {
     Sip,
 }
 
-/// How packets reach a server.
+/// Forwarding of packets to a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ForwardingDocument {
@@ -297,20 +297,20 @@ pub struct BackendDocument {
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(max = 2_147_483_647))]
     pub resume_connections: u32,
-    /// How packets reach it, instead of the object's way.
+    /// Forwarding of packets to it, instead of the object's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forwarding: Option<ForwardingDocument>,
     /// Health checks instead of the object's; none if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub checks: Option<Vec<CheckDocument>>,
-    /// What the operator wants of it.
+    /// Administrative state that the operator wants of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Enabled"))]
     pub administrative_state: Option<AdministrativeState>,
 }
 
-/// What the operator wants of a backend.
+/// Administrative state that the operator wants of a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum AdministrativeState {
@@ -333,7 +333,7 @@ pub struct SorryServerDocument {
     /// Its port; the frontend's if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// How packets reach it, instead of the object's way.
+    /// Forwarding of packets to it, instead of the object's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forwarding: Option<ForwardingDocument>,
     /// Whether it stays in the virtual server with weight 0 while it is not needed.

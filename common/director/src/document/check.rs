@@ -169,7 +169,7 @@ pub struct TlsDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub server_name: Option<String>,
-    /// Whose certificates pass.
+    /// Certificates that pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "None"))]
     pub verify: Option<VerifyName>,
@@ -194,7 +194,7 @@ pub struct TlsDocument {
     pub minimum_days_valid: u32,
 }
 
-/// Whose certificates pass.
+/// Certificates that pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum VerifyName {
@@ -217,7 +217,7 @@ pub struct UdpDocument {
     /// Whether silence fails.
     #[serde(default, skip_serializing_if = "is_false")]
     pub require_reply: bool,
-    /// What the reply begins with, in hexadecimal; `x` stands for any digit.
+    /// First bytes of the reply, in hexadecimal; `x` stands for any digit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^([0-9a-fA-FxX]{2})*$"))]
     #[schemars(extend("x-expected" = "bytes in hexadecimal, two digits each, x for any digit"))]

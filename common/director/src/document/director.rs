@@ -15,7 +15,7 @@ use super::check::SourceDocument;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DirectorSpec {
-    /// How the host answers for virtual addresses.
+    /// Settings of the virtual addresses that the host answers for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vips: Option<VipsDocument>,
     /// The kernel's connection synchronisation; off if absent.
@@ -53,11 +53,11 @@ pub struct DirectorSpec {
     pub scripts: Option<ScriptsDocument>,
 }
 
-/// How the host answers for virtual addresses.
+/// Settings of the virtual addresses that the host answers for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VipsDocument {
-    /// What makes an address the host's own.
+    /// Binding that makes an address the host's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Route"))]
     pub binding: Option<Binding>,
@@ -65,7 +65,7 @@ pub struct VipsDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "super::check::interface_schema")]
     pub interface: Option<String>,
-    /// What makes the director active.
+    /// Condition that makes the director active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Always"))]
     pub role: Option<Role>,
@@ -74,7 +74,7 @@ pub struct VipsDocument {
     pub announce: Option<GratuitousDocument>,
 }
 
-/// What makes a virtual address the host's own.
+/// Binding that makes a virtual address the host's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum Binding {
@@ -83,11 +83,11 @@ pub enum Binding {
     Route,
     /// An address on an interface.
     Address,
-    /// Somebody else.
+    /// A binding by somebody else.
     External,
 }
 
-/// What makes a director active.
+/// Condition that makes a director active.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum Role {
@@ -152,7 +152,7 @@ pub struct SyncDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "0s"))]
     pub refresh_period: Option<Period>,
-    /// How often an unchanged connection is sent within a refresh period.
+    /// Number of times that an unchanged connection is sent within a refresh period.
     #[serde(default, skip_serializing_if = "super::is_zero")]
     #[schemars(range(max = 3))]
     pub retries: u32,
@@ -177,7 +177,7 @@ pub struct TimeoutsDocument {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SysctlsDocument {
-    /// What the agent does about a setting that differs.
+    /// Action of the agent for a setting that differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Set"))]
     pub mode: Option<SysctlMode>,
@@ -186,7 +186,7 @@ pub struct SysctlsDocument {
     pub values: BTreeMap<String, SysctlValue>,
 }
 
-/// What the agent does about a setting that differs.
+/// Action of the agent for a setting that differs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum SysctlMode {

@@ -15,7 +15,7 @@ pub struct HealthDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Probe"))]
     pub initial_state: Option<InitialState>,
-    /// What becomes of a backend that is down.
+    /// Action for a backend that is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Quiesce"))]
     pub on_failure: Option<OnFailure>,
@@ -46,7 +46,7 @@ pub enum InitialState {
     Up,
 }
 
-/// What becomes of a backend that is down.
+/// Action for a backend that is down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum OnFailure {

@@ -18,7 +18,7 @@ fn text(weights: &[u16]) -> String {
         .collect()
 }
 
-/// What both ways of reading make of texts, one after the other.
+/// Reads texts one after the other in both ways, and returns the results, which are equal.
 fn read(texts: &[String]) -> Vec<Result<Generation, Vec<Problem>>> {
     let mut former = Former::default();
     let already = Already::default();

@@ -10,7 +10,7 @@ use super::{Class, Draft, Import, Origin, ipvsadm};
 use crate::document::{DirectorSpec, Period, SyncDocument, TimeoutsDocument};
 use crate::generation::File;
 
-/// What was read from the kernel.
+/// State that was read from the kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Kernel {
     /// The virtual servers as commands of `ipvsadm`, with thresholds.

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use super::{Class, Draft, Import, Origin};
 use crate::generation::File;
 
-/// What an import of ldirectord.cf needs besides its text.
+/// Parameters of an import of ldirectord.cf besides its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options<'a> {
     /// Whether a check that cannot be imported becomes one that always fails, with a warning.

@@ -16,7 +16,7 @@ use crate::problem::Position;
 pub struct SyntaxError {
     /// The place in the file.
     pub at: Position,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
 }
 

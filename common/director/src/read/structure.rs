@@ -22,7 +22,7 @@ pub struct Misfit {
     pub at: Position,
     /// The path of the field.
     pub field: String,
-    /// What is wrong, and what is expected.
+    /// Description of the fault and of the expected value.
     pub message: String,
 }
 

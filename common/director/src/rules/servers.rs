@@ -100,7 +100,7 @@ impl Server {
         }
     }
 
-    /// Why the server's port does not fit a frontend.
+    /// Reason why the server's port does not fit a frontend.
     fn port_problem(&self, frontend: &Frontend, persistent: bool) -> Option<String> {
         let port = self.port?;
         let method = self.forwarding.method();

@@ -95,7 +95,7 @@ fn same_names<T>(objects: &[Placed<T>], name: impl Fn(&T) -> String, problems: &
     }
 }
 
-/// What overlapping claims share.
+/// Key that overlapping claims share.
 type Group = (
     Option<std::net::IpAddr>,
     Option<portolan_model::Protocol>,
@@ -132,7 +132,7 @@ impl Claims {
     }
 }
 
-/// What is wrong with the claim of a virtual server that somebody has.
+/// Returns the message for the claim of a virtual server that has an owner already.
 #[must_use]
 pub fn taken(claim: &Claim, owner: &str) -> String {
     format!("{claim} is of {owner} already: expected once")

@@ -50,7 +50,7 @@ pub(super) async fn pages_from_this_machine(
     (StatusCode::FORBIDDEN, headers, Html(hint(message))).into_response()
 }
 
-/// Why a request is not from this machine; `None` if it is.
+/// Reason why a request is not from this machine; `None` if it is.
 fn elsewhere(peer: Peer, headers: &HeaderMap) -> Option<&'static str> {
     let Peer::Tcp(address) = peer else {
         return None;

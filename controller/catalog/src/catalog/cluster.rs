@@ -24,7 +24,7 @@ pub(super) struct Cluster {
     /// Of Services, EndpointSlices and Nodes; `None` before the source reports any.
     pub(super) versions: Option<[u64; 3]>,
     pub(super) counts: Counts,
-    /// What imports are made of; `None` without any.
+    /// Objects that imports are made of; `None` without any.
     pub(super) shared: Option<Box<SharedObjects>>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct SharedObjects {
     pub(super) imports: QuickMap<(Arc<str>, Arc<str>), Box<Service>>,
     /// ServiceImports that are there, by namespace and name.
     pub(super) observed: BTreeMap<(Arc<str>, Arc<str>), ServiceImport>,
-    /// What the cluster says of itself: values by name.
+    /// Properties of the cluster: values by name.
     pub(super) properties: BTreeMap<Arc<str>, Arc<str>>,
 }
 

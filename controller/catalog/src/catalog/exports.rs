@@ -52,7 +52,7 @@ impl Catalog {
         Some(&self.shared_of(cluster)?.namespaces)
     }
 
-    /// What a cluster says of itself: values by name.
+    /// Returns the properties of a cluster: values by name.
     #[must_use]
     pub fn properties(&self, cluster: &str) -> Option<&BTreeMap<Arc<str>, Arc<str>>> {
         Some(&self.shared_of(cluster)?.properties)
@@ -99,7 +99,7 @@ impl Catalog {
         }
     }
 
-    /// What an import claims.
+    /// Returns the addresses and ports that an import claims, as a Service.
     #[must_use]
     pub fn import(&self, key: &ObjectKey) -> Option<&Service> {
         let imports = &self.shared_of(&key.cluster)?.imports;

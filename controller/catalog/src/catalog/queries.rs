@@ -52,7 +52,7 @@ impl Catalog {
         Some(cluster.nodes.get(&node.name)?)
     }
 
-    /// What decides about the gateways of a cluster: its Nodes by name, in no order.
+    /// Returns the facts that decide about the gateways of a cluster: its Nodes by name, in no order.
     pub fn hosts(&self, cluster: &str) -> impl Iterator<Item = (&Arc<str>, &HostFacts)> {
         let nodes = self.clusters.get(cluster).map(|cluster| &cluster.nodes);
         let nodes = nodes.into_iter().flatten();
@@ -107,8 +107,9 @@ impl Catalog {
         self.clusters.get(cluster)?.addresses.node(address)
     }
 
-    /// How far the sources are: of each cluster the versions of Services, EndpointSlices and Nodes,
-    /// in this order, each a number that only grows. A cluster whose source has none is absent.
+    /// Returns the versions that the sources have reached: of each cluster those of Services,
+    /// EndpointSlices and Nodes, in this order, each a number that only grows. A cluster whose source
+    /// has none is absent.
     #[must_use]
     pub fn source_versions(&self) -> BTreeMap<Arc<str>, [u64; 3]> {
         let clusters = self.clusters.iter();

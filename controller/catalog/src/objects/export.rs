@@ -53,7 +53,7 @@ impl ServiceExport {
     }
 }
 
-/// What an import needs to know of a Service, which may be of any type.
+/// Facts that an import needs of a Service, which may be of any type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServiceFacts {
     /// Its type, as far as exports are concerned.

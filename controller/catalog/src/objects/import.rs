@@ -22,7 +22,7 @@ pub struct ServiceImport {
     pub generation: i64,
     /// `metadata.creationTimestamp` in seconds since 1970; `None` if unknown.
     pub created: Option<i64>,
-    /// What it has; `None` for one without our mark, which another program or a person wrote.
+    /// Its content; `None` for one without our mark, which another program or a person wrote.
     pub own: Option<Box<OwnImport>>,
 }
 
@@ -84,7 +84,7 @@ pub struct Condition {
     pub since: Arc<str>,
 }
 
-/// What a ServiceExport's cluster knows of it beyond what imports are made of.
+/// State of a ServiceExport in its cluster, beyond the fields that imports are made of.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ExportStatus {
     /// `metadata.generation`; 0 if unknown.

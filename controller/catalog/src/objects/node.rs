@@ -21,11 +21,11 @@ pub struct Node {
     pub addresses: BTreeSet<IpAddr>,
     /// The weight of the endpoints on it (annotation), 0 to [`MAX_WEIGHT`]; 1 if `None`.
     pub weight: Option<u32>,
-    /// What decides whether it is a gateway; `None` if its cluster shares no Services with others.
+    /// Facts that decide whether it is a gateway; `None` if its cluster shares no Services with others.
     pub host: Option<Box<HostFacts>>,
 }
 
-/// What decides whether a Node is a gateway of its cluster.
+/// Facts that decide whether a Node is a gateway of its cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct HostFacts {
     /// Whether its condition `Ready` is true, or absent as in files, and it is not about to go.

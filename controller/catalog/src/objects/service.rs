@@ -39,7 +39,7 @@ pub struct Service {
     pub internal_policy: TrafficPolicy,
     /// The timeout of ClientIP affinity in seconds, or `None` without affinity.
     pub affinity_seconds: Option<u32>,
-    /// How its virtual servers choose (annotations).
+    /// Scheduling of its virtual servers (annotations).
     pub scheduling: Scheduling,
     /// The time for which a removed destination keeps its connections, in seconds (annotation); 0
     /// for none, `None` for the agent's default.

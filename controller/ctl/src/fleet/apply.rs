@@ -98,7 +98,7 @@ impl Plan {
         })
     }
 
-    /// What would be done, or the conflict that is known already.
+    /// Returns the reply of a dry run, or the conflict that is known already.
     pub(crate) fn show(&self, stored: &BTreeMap<Name, Stored>) -> Reply {
         let now = |step: &Step| stored.get(&step.name).cloned();
         let now: Vec<_> = self.steps.iter().map(now).collect();

@@ -49,7 +49,7 @@ struct ReportedBackend {
     reason: String,
 }
 
-/// What is asked for.
+/// Selection of load balancers and nodes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     /// `NAMESPACE/NAME`; `None` for all.
@@ -118,7 +118,7 @@ pub(super) struct State {
     pub(super) weight: u32,
     /// When it came up or went down (RFC 3339, UTC).
     pub(super) since: String,
-    /// Why it is down; empty if it is not.
+    /// Reason why it is down; empty if it is not.
     pub(super) reason: String,
 }
 

@@ -33,7 +33,7 @@ const MAX_NOTES: u16 = 3;
 #[derive(Debug)]
 pub(super) struct View {
     top: Top,
-    /// Why there is no newer answer.
+    /// Reason why there is no newer answer.
     pub(super) error: Option<String>,
     by: Rc<Cell<By>>,
     browse: Browse,

@@ -83,7 +83,7 @@ struct Round {
     bytes: usize,
 }
 
-/// How far a stream is.
+/// Position of a stream in the feed.
 #[derive(Debug)]
 pub(super) enum Cursor {
     /// The stream begins with the names of this digest; without names if it is empty.

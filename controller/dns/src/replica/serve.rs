@@ -39,7 +39,7 @@ pub struct NamesService {
     feeds: Feeds,
 }
 
-/// What is streamed to whom.
+/// Feeds by the agents that they are streamed to.
 #[derive(Debug, Clone)]
 enum Feeds {
     /// One zone to all agents.

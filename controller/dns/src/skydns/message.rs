@@ -21,10 +21,10 @@ pub struct Message {
     /// A TXT record. Not together with `host`: that would hide a CNAME.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// How long the answer may be kept, in seconds; 0 stands for the plugin's default of 300.
+    /// TTL of the answer, in seconds; 0 stands for the plugin's default of 300.
     #[serde(skip_serializing_if = "is_default")]
     pub ttl: u32,
-    /// How many labels the SRV record's target has fewer than the key's own name.
+    /// Number of labels that the SRV record's target has fewer than the key's own name.
     #[serde(rename = "targetstrip", skip_serializing_if = "is_default")]
     pub target_strip: u8,
     /// Of all messages below a name, the plugin takes those of the topmost one's group.

@@ -375,7 +375,7 @@ proptest! {
     }
 }
 
-/// What is below a cluster's name does not show there; etcd has no way to say that the name does not exist.
+/// Hosts below a cluster's name do not show at the name itself; etcd has no way to say that the name does not exist.
 #[test]
 fn hosts_of_imports_show_below_their_clusters_alone() {
     let zone = crate::zone::tests::clusterset::zone();

@@ -14,13 +14,13 @@ use super::lookup::{Node, Origin};
 use crate::name;
 use crate::records::{RecordSet, join};
 
-/// How long the schema's version may be kept, in seconds.
+/// TTL of the record with the schema's version, in seconds.
 pub(crate) const VERSION_TTL: u32 = 28_800;
 
 /// The longest that an SOA record may be kept, in seconds, as in CoreDNS.
 const MAX_SOA_TTL: u32 = 300;
 
-/// How many CNAME records are followed, as in CoreDNS.
+/// Number of CNAME records that are followed at most, as in CoreDNS.
 pub(crate) const MAX_ALIASES: usize = 10;
 
 /// The sections of an answer.

@@ -163,7 +163,7 @@ impl Zone {
         self.config.pods == PodMode::Verified && self.pods_with(namespace, address) > 0
     }
 
-    /// How many Pods of a Namespace have an address.
+    /// Returns the number of Pods of a Namespace that have an address.
     pub(crate) fn pods_with(&self, namespace: &str, address: IpAddr) -> usize {
         let entry = self.namespaces.get(namespace);
         let count = entry.and_then(|entry| entry.pods.get(&address));

@@ -50,9 +50,9 @@ struct Namespace {
     declared: bool,
     /// With Services that are known by their slices only.
     services: HashMap<String, ServiceEntry>,
-    /// How many of the Services exist.
+    /// Number of the Services that exist.
     existing: usize,
-    /// How many Pods have the address.
+    /// Number of Pods by their address.
     pods: BTreeMap<IpAddr, usize>,
 }
 

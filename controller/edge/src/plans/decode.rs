@@ -53,7 +53,7 @@ impl Item {
     }
 }
 
-/// What a plan is of; `None` for a kind that this version does not know.
+/// Returns the name of the object that a plan is of; `None` for a kind that this version does not know.
 pub(super) fn plan_name(id: &v1::PlanId) -> Result<Option<PlanName>> {
     let filled = |field, text: &str| match text.is_empty() {
         true => Err(WireError::new(field, "missing")),

@@ -34,7 +34,7 @@ pub enum PlanError {
     /// There is too much of something.
     #[error("plans: more than {most} {what}")]
     TooMany {
-        /// What.
+        /// Things that are bounded, as the message names them.
         what: &'static str,
         /// The bound.
         most: usize,
@@ -56,7 +56,7 @@ pub enum PlanError {
 pub struct RefusedPlan {
     /// Its kind and name, as far as they are text.
     pub plan: String,
-    /// Why.
+    /// Reason.
     pub error: WireError,
 }
 
@@ -125,7 +125,7 @@ impl Plans {
         }
     }
 
-    /// What differs from other plans, which were before.
+    /// Returns the changes since former plans.
     #[must_use]
     pub fn since(&self, before: &Self) -> PlanChanges {
         let has_changed = |id: &&v1::PlanId| {

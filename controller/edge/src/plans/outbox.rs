@@ -43,7 +43,7 @@ struct Cursor {
     /// Buckets that the next transition replaces; `None` if it is no listing.
     replaced: Option<BTreeSet<u32>>,
     number: u64,
-    /// What the last commit said.
+    /// `leading` of the last commit; `false` before the first one.
     leading: bool,
 }
 

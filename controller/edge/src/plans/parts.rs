@@ -32,7 +32,7 @@ pub(super) struct Part {
 pub struct PlanParts {
     /// By the hashes of their contents, which have the ids.
     known: HashMap<ContentHash, Part>,
-    /// How many were in use at the last look.
+    /// Number of parts in use at the last look.
     used: usize,
     /// The parts of plans that were encoded last: the next cluster mostly has the same plan.
     recent: HashMap<ExportName, (Weak<ServicePlan>, Vec<Part>)>,

@@ -173,7 +173,7 @@ impl All {
     }
 }
 
-/// What the stream brings now. Returns the number of plans that were put.
+/// Delivers the next transition of the stream to the inbox. Returns the number of plans that were put.
 fn send(outbox: &mut PlanOutbox, stream: StreamId, inbox: &mut PlanInbox, all: &mut All) -> usize {
     let Some(transition) = outbox.take(stream, true) else {
         return 0;

@@ -8,7 +8,7 @@
 pub struct WireError {
     /// The field, by its name in the `.proto` file.
     pub field: &'static str,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 

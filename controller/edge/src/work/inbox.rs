@@ -28,7 +28,7 @@ pub enum WorkError {
     /// There is too much of something.
     #[error("work: more than {most} {what}")]
     TooMany {
-        /// What.
+        /// Things that are bounded, as the message names them.
         what: &'static str,
         /// The bound.
         most: usize,
@@ -47,7 +47,7 @@ pub enum WorkError {
 pub struct RefusedItem {
     /// Its kind and name, as far as they are text.
     pub item: String,
-    /// Why.
+    /// Reason.
     pub refused: Refused,
 }
 

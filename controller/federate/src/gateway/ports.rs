@@ -43,11 +43,11 @@ impl fmt::Display for PortName {
 pub struct PortClaim {
     /// The port of the export.
     pub name: PortName,
-    /// What it has.
+    /// Its present port of the gateways, if any.
     pub present: Option<u16>,
 }
 
-/// Why a port of an export has no port of the gateways.
+/// Reason why a port of an export has no port of the gateways.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum PortProblem {
     /// All are taken.

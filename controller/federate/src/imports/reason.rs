@@ -82,7 +82,7 @@ impl Ready {
     }
 }
 
-/// Why a Service of one cluster is not visible in another: the first reason, in this order.
+/// Reason why a Service of one cluster is not visible in another: the first reason, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Invisible {
     /// There is no ServiceExport, and no policy exports the Service without one.

@@ -13,7 +13,7 @@ use super::{
     statuses::statuses,
 };
 
-/// What a change of exports made of the plan. Pairs of a cluster and a name there.
+/// Effect of a change of exports on the plan. Pairs of a cluster and a name there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Renewal {
     /// The imports that are new, gone or different.

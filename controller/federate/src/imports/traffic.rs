@@ -15,10 +15,10 @@ use super::{Candidate, ImportName, World};
 use crate::merge::Import;
 use crate::shares::{Cluster, Input, Scheduling, Shares, Tier, is_settled, shares};
 
-/// How connections to an import are shared among the clusters that export it.
+/// Distribution of connections to an import among the clusters that export it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Traffic {
-    /// Why so.
+    /// Reason of the distribution.
     pub reason: TrafficReason,
     /// Policies that select the import and do not apply.
     pub shadowed: Vec<String>,
@@ -26,7 +26,7 @@ pub struct Traffic {
     pub tiers: Vec<Tier>,
     /// The ready endpoints below which load is given away.
     pub min_healthy: Threshold,
-    /// How it is given away.
+    /// Way in which it is given away.
     pub spill_over: SpillOver,
     /// Percentage of health of all tiers together below which all endpoints count alike; 0 for never.
     pub panic_threshold: u8,
@@ -191,7 +191,7 @@ fn of_policy(world: &World<'_>, decision: TrafficDecision<'_>, tiers: Vec<Tier>)
     }
 }
 
-/// What the owners of the Service wish.
+/// Wish of the owners of the Service.
 enum Hint {
     Selectors(Vec<PolicyTier>),
     Weights(Vec<(Arc<str>, u16)>),

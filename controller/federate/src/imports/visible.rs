@@ -142,7 +142,7 @@ fn imported(
     })
 }
 
-/// Why a Service of one cluster is, or is not, part of an import in another.
+/// Reason why a Service of one cluster is, or is not, part of an import in another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
     /// The name of the exporting cluster.
@@ -156,7 +156,7 @@ pub struct Explained {
 }
 
 impl Federation {
-    /// Why a Service of one cluster is, or is not, part of an import in another. `vips` is what the
+    /// Reason why a Service of one cluster is, or is not, part of an import in another. `vips` is what the
     /// import got, if that is known.
     #[must_use]
     pub fn explain(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Affinity, Export, ImportKind, Port};
 
-/// What exports differ in, in the order of a condition.
+/// Property that exports differ in, in the order of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConflictReason {
     /// The sets of ports.

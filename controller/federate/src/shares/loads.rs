@@ -20,7 +20,7 @@ pub(super) struct Loads {
     pub(super) health: Vec<u32>,
     pub(super) loads: Vec<u32>,
     pub(super) panic: bool,
-    /// How load is given away in fact.
+    /// Way in which load is given away in fact.
     pub(super) spill_over: SpillOver,
 }
 

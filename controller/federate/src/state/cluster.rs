@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// What a clock noted that was ahead counts from now on.
+    /// Moves times after `now`, which a clock that was ahead noted, back to `now`.
     pub(super) fn keep_to(&mut self, now: Moment) {
         let last = self.last_contact.iter_mut();
         for noted in last.chain(&mut self.recent_losses) {

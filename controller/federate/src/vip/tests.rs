@@ -216,7 +216,7 @@ fn all_addresses_of_a_range_are_given() {
     assert_eq!(given.len(), 62);
 }
 
-/// What happens between two allocations.
+/// Event between two allocations.
 #[derive(Debug, Clone)]
 enum Event {
     Create(usize),

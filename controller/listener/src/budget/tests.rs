@@ -21,7 +21,7 @@ async fn read_for(budget: &mut Budget, time: Duration) -> io::Result<f64> {
     Ok(bytes)
 }
 
-/// What an allowance is for `time`, in bytes.
+/// Returns the bytes that an allowance permits in `time`.
 fn most_in(allowance: Allowance, time: Duration) -> f64 {
     let earned = time.as_secs_f64() * f64::from(allowance.bytes_per_second);
     f64::from(allowance.saved_bytes) + earned

@@ -142,7 +142,7 @@ fn strangers_keep_their_import(world: &World) {
     );
 }
 
-/// What an API server refuses as a label does not keep the import from being written.
+/// A label that an API server refuses does not keep the import from being written.
 fn bad_labels_harm_nobody(world: &World) {
     let namespace = "bad-labels";
     world.namespace(namespace);

@@ -23,7 +23,7 @@ pub struct Cluster {
     pub id: String,
     /// Properties that the operator gives, the region among them.
     pub properties: Labels,
-    /// How the cluster is reached.
+    /// Way in which the cluster is reached.
     pub access: Access,
     /// The tokens that its agents may show in place of certificates. No ServiceAccount is one of the edge controllers
     /// too.
@@ -38,7 +38,7 @@ pub struct Cluster {
     pub quota: ClusterQuota,
 }
 
-/// How a cluster is reached.
+/// Way in which a cluster is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
     /// By a kubeconfig in a Secret of the controller's namespace.
@@ -173,9 +173,9 @@ impl Cluster {
         })
     }
 
-    /// What selectors read: labels and properties together. The operator's come before those that
-    /// the cluster reports of itself (its ClusterProperty objects), so that a captured cluster does
-    /// not get itself selected.
+    /// Returns the labels that selectors read: labels and properties together. The operator's come before those that
+    /// the cluster reports of itself (its ClusterProperty objects), so that a captured cluster does not get itself
+    /// selected.
     #[must_use]
     pub fn labels(&self, reported: &Labels) -> Labels {
         let mut labels = reported.clone();

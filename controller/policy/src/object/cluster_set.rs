@@ -16,11 +16,11 @@ use crate::spec::{
 pub struct ClusterSet {
     /// Name, age and labels.
     pub meta: Meta,
-    /// What holds for an export that no [`ExportPolicy`](crate::ExportPolicy) selects.
+    /// Default for an export that no [`ExportPolicy`](crate::ExportPolicy) selects.
     pub exports: Action,
     /// Whether Services are exported without a ServiceExport, if no policy selects them.
     pub automatic: bool,
-    /// What holds for an import that no [`ImportPolicy`](crate::ImportPolicy) selects.
+    /// Default for an import that no [`ImportPolicy`](crate::ImportPolicy) selects.
     pub imports: Action,
     /// Whether wishes of the Services' owners count.
     pub owner_hints: OwnerHints,
@@ -44,7 +44,7 @@ pub struct Loss {
     /// Percentage of clusters, 0 to 100, that may be out of contact at once before none is lost any
     /// more.
     pub mass_loss: u8,
-    /// What becomes of a Service whose clusters are all lost.
+    /// Treatment of a Service whose clusters are all lost.
     pub last_resort: LastResort,
 }
 

@@ -18,7 +18,7 @@ use crate::{Fault, PolicyError};
 /// The networks of a cluster. None has bits of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
-    /// How pods of other clusters reach those of this one.
+    /// Way in which pods of other clusters reach those of this one.
     pub mode: NetworkMode,
     /// The networks of pods, at least one.
     pub pods: Vec<IpNet>,
@@ -100,7 +100,7 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Why an endpoint's address may not be exported.
+/// Reason why an endpoint's address may not be exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum NotAdmitted {
     /// It is unspecified, loopback, link-local, multicast, broadcast, or IPv4 within IPv6.
@@ -130,7 +130,7 @@ impl Network {
     /// for host-network pods of nodes, and is no virtual address.
     ///
     /// # Errors
-    /// Why it may not.
+    /// Reason why it may not.
     pub fn admits(&self, address: IpAddr) -> Result<(), NotAdmitted> {
         if Self::is_special(address) {
             return Err(NotAdmitted::Special);
@@ -149,7 +149,7 @@ impl Network {
     /// Whether a gateway may have this address: it lies in the networks of nodes, and is no virtual address.
     ///
     /// # Errors
-    /// Why it may not.
+    /// Reason why it may not.
     pub fn admits_node(&self, address: IpAddr) -> Result<(), NotAdmitted> {
         self.admits(address)?;
         let mut nodes = self.nodes.iter();

@@ -8,7 +8,7 @@ use crate::faults::Faults;
 use crate::selector::{Closeness, Selector, Services};
 use crate::spec::{Action, ExportPolicySpec, ImportPolicySpec};
 
-/// Who may export what, and to whom.
+/// Rule for exports: the clusters and Services that may export, and the clusters that may import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportPolicy {
     /// Name, age and labels.
@@ -19,7 +19,7 @@ pub struct ExportPolicy {
     pub clusters: Selector,
     /// The Services.
     pub services: Services,
-    /// What it does.
+    /// Its action.
     pub action: Action,
     /// Whether the Services are exported without a ServiceExport.
     pub automatic: bool,
@@ -47,7 +47,7 @@ impl ExportPolicy {
     }
 }
 
-/// Who imports what.
+/// Rule for imports: the clusters that import, and the Services that they import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportPolicy {
     /// Name, age and labels.
@@ -60,7 +60,7 @@ pub struct ImportPolicy {
     pub from: Selector,
     /// The Services, by the names that they are exported under.
     pub services: Services,
-    /// What it does.
+    /// Its action.
     pub action: Action,
     /// The namespace that they have in the importing clusters, if another.
     pub namespace_as: Option<String>,

@@ -19,7 +19,7 @@ pub const MAX_WEIGHT: u16 = 1000;
 /// The most tiers of a policy.
 pub const MAX_TIERS: usize = 8;
 
-/// How connections to a Service are shared among clusters.
+/// Rule for the distribution of connections to a Service among clusters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrafficPolicy {
     /// Name, age and labels.
@@ -34,7 +34,7 @@ pub struct TrafficPolicy {
     pub tiers: Vec<Tier>,
     /// The ready endpoints below which load is given away.
     pub min_healthy: Threshold,
-    /// How it is given away.
+    /// Way in which it is given away.
     pub spill_over: SpillOver,
     /// Percentage of health of all tiers together, 0 to 100, below which all endpoints are used
     /// alike; 0 for never.

@@ -25,7 +25,7 @@ pub struct ClusterSpec {
     /// Further properties, for selectors and `sameAs`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub properties: BTreeMap<String, String>,
-    /// How the cluster is reached.
+    /// Way in which the cluster is reached.
     #[serde(default)]
     pub access: AccessSpec,
     /// Its agents, where they connect to this controller.
@@ -44,7 +44,7 @@ pub struct ClusterSpec {
     pub quota: ClusterQuotaSpec,
 }
 
-/// How a cluster is reached: exactly one field.
+/// Way in which a cluster is reached: exactly one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AccessSpec {
@@ -128,7 +128,7 @@ pub struct EmptySpec {}
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkSpec {
-    /// How pods of other clusters reach those of this one.
+    /// Way in which pods of other clusters reach those of this one.
     #[serde(default)]
     pub mode: NetworkMode,
     /// The networks of pods: with those of nodes, the bound on what may be exported.
@@ -156,7 +156,7 @@ pub struct NetworkSpec {
     pub gateway: Option<GatewaySpec>,
 }
 
-/// How pods of other clusters reach those of one.
+/// Way in which pods of other clusters reach those of one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum NetworkMode {

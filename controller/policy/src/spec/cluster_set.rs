@@ -11,10 +11,10 @@ use super::Action;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterSetSpec {
-    /// What holds for an export that no ExportPolicy selects.
+    /// Default for an export that no ExportPolicy selects.
     #[serde(default)]
     pub exports: ExportDefaultsSpec,
-    /// What holds for an import that no ImportPolicy selects.
+    /// Default for an import that no ImportPolicy selects.
     #[serde(default)]
     pub imports: ImportDefaultsSpec,
     /// Whether wishes of the Services' owners count where no TrafficPolicy applies.
@@ -31,7 +31,7 @@ pub struct ClusterSetSpec {
     pub quota: QuotaSpec,
 }
 
-/// What holds for an export that no ExportPolicy selects.
+/// Default for an export that no ExportPolicy selects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExportDefaultsSpec {
@@ -43,7 +43,7 @@ pub struct ExportDefaultsSpec {
     pub automatic: bool,
 }
 
-/// What holds for an import that no ImportPolicy selects.
+/// Default for an import that no ImportPolicy selects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImportDefaultsSpec {
@@ -93,12 +93,12 @@ pub struct LossSpec {
     /// Default 50.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mass_loss: Option<i64>,
-    /// What becomes of a Service whose clusters are all lost.
+    /// Treatment of a Service whose clusters are all lost.
     #[serde(default)]
     pub last_resort: LastResort,
 }
 
-/// What becomes of a Service whose clusters are all lost.
+/// Treatment of a Service whose clusters are all lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum LastResort {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{SelectorSpec, ServicesSpec};
 
-/// What a policy does.
+/// Action of a policy.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -33,7 +33,7 @@ pub struct ExportPolicySpec {
     /// The Services.
     #[serde(default)]
     pub services: ServicesSpec,
-    /// What the policy does.
+    /// Action of the policy.
     #[serde(default)]
     pub action: Action,
     /// Whether the Services are exported without a ServiceExport.
@@ -60,7 +60,7 @@ pub struct ImportPolicySpec {
     /// The Services, by the names that they are exported under.
     #[serde(default)]
     pub services: ServicesSpec,
-    /// What the policy does.
+    /// Action of the policy.
     #[serde(default)]
     pub action: Action,
     /// The namespace that they have in the importing clusters, if another.

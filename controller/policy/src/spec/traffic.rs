@@ -30,7 +30,7 @@ pub struct TrafficPolicySpec {
     /// that are not terminating (`70%`), or a number. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_healthy: Option<ThresholdSpec>,
-    /// How load is given away. Default Proportional with `minHealthy`, else AllAtOnce.
+    /// Way in which load is given away. Default Proportional with `minHealthy`, else AllAtOnce.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spill_over: Option<SpillOver>,
     /// Percentage of health of all tiers together, below which all endpoints are used alike; 0 for
@@ -94,13 +94,13 @@ pub enum ThresholdSpec {
     Text(String),
 }
 
-/// How a tier below its health gives load away.
+/// Way in which a tier below its health gives load away.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[schemars(inline)]
 pub enum SpillOver {
-    /// In proportion to what it lacks.
+    /// In proportion to the health that it lacks.
     Proportional,
     /// All of it.
     AllAtOnce,

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// How long a test waits before it fails.
+/// Time for which a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn patiently<F: Future>(future: F) -> F::Output {

@@ -176,7 +176,7 @@ fn exports(world: World, pipeline: &mut Pipeline) -> Duration {
     (processor_time() - start) / CHANGES
 }
 
-/// What it costs that all clusters have edges, which get plans: heap for each endpoint of a plan, and processor time of
+/// Measures the cost of edges of all clusters, which get plans: heap for each endpoint of a plan, and processor time of
 /// an event for each edge.
 fn edges(world: World, pipeline: &mut Pipeline) {
     let before = MEMORY.allocated();

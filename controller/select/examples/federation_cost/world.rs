@@ -20,7 +20,7 @@ const LOCAL_FIRST: &str = "{services: {}, tiers: [{clusters: [{local: true}]}, {
 /// A policy for all imports: endpoints of all clusters alike, 64 of them.
 const SPREAD: &str = "{services: {}, tiers: [{rest: true}], maxEndpoints: 64}";
 
-/// How imports choose their endpoints, and whose Services they are.
+/// Way in which imports choose their endpoints, and owners of their Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Every cluster exports every Service and uses its own endpoints.

@@ -8,7 +8,7 @@ use portolan_catalog::EndpointRef;
 
 use crate::rule::{Topology, Verdict};
 
-/// Why a list has an endpoint, or has not.
+/// Reason why a list has an endpoint, or has not.
 pub(super) fn in_words(verdict: Verdict, endpoint: &EndpointRef<'_>) -> String {
     let text = match verdict {
         Verdict::Ready(Topology::All) => "ready",

@@ -20,7 +20,7 @@ use super::{Federation, Kept, import_key, noted};
 /// A ServiceImport of ours, with its content.
 type Own<'c> = (&'c ServiceImport, &'c OwnImport);
 
-/// What a ServiceImport records. Of all claims on one value the first in order has it.
+/// Claim of a ServiceImport on a value that it records. Of all claims on one value the first in order has it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim<T, N> {
     value: T,
@@ -42,7 +42,7 @@ impl<T, N> Claim<T, N> {
     }
 }
 
-/// Who has each value.
+/// Returns the claimant that has each value.
 fn holders<T: Ord, N: Ord>(claims: impl Iterator<Item = Claim<T, N>>) -> BTreeMap<T, N> {
     let mut claims: Vec<_> = claims.collect();
     claims.sort_unstable();

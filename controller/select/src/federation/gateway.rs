@@ -380,7 +380,7 @@ impl Federation {
         ports.collect()
     }
 
-    /// What is wrong with an export at gateways.
+    /// Returns the problems of an export at gateways.
     pub(super) fn of_gateways(
         &self,
         service: &ObjectKey,

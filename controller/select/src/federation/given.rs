@@ -146,7 +146,8 @@ impl Given {
         (exports.collect(), ports.collect())
     }
 
-    /// Why an import cannot have a virtual address, if it cannot: a centre must not take an address of the cluster.
+    /// Reason why an import cannot have a virtual address, if it cannot: a centre must not take an
+    /// address of the cluster.
     fn refusal(&self, catalog: &Catalog, ip: IpAddr) -> Option<String> {
         if !self.ranges.is_empty() && !self.ranges.iter().any(|range| range.contains(&ip)) {
             return Some(format!("{ip}: outside of --federation-address-range"));
@@ -357,7 +358,7 @@ impl Federation {
     }
 }
 
-/// What the plan of a centre would have of an import, and what else its plan says.
+/// Splits the plan of an import into the import as the centre's own plan has it, and the settings that it has besides.
 fn split(plan: ImportPlan) -> (ImportHere, Settings) {
     // All fields by name: a new one must be handled here.
     let ImportPlan {

@@ -28,7 +28,7 @@ impl Default for ClusterState {
     }
 }
 
-/// What is kept of an import over restarts.
+/// State of an import that is kept over restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Its virtual addresses, at most one of each family.

@@ -57,7 +57,7 @@ impl Federation {
         wanted
     }
 
-    /// Which endpoints of an export lie outside the networks of their cluster.
+    /// Returns the message about endpoints of an export that lie outside the networks of their cluster, if any do.
     fn outside(&self, key: &ObjectKey) -> Option<&str> {
         let export = ObjectRef {
             kind: Kind::ServiceExport,

@@ -48,7 +48,7 @@ pub struct PlanBook {
     importing: Arc<str>,
     /// By import, the Services of other clusters that it is made of.
     sources: BTreeMap<ImportName, BTreeSet<ExportName>>,
-    /// How many imports are made of each Service. In the order of clusters.
+    /// Number of imports that are made of each Service. In the order of clusters.
     uses: BTreeMap<ExportName, usize>,
     /// The plans that are there, by kind.
     clusters: BTreeSet<Arc<str>>,

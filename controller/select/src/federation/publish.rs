@@ -232,7 +232,7 @@ pub(super) fn zone(catalog: &Catalog, cluster: &Arc<str>, node: &Arc<str>) -> Op
     catalog.zone(&node).cloned()
 }
 
-/// Which clusters are looked at.
+/// Clusters that are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Those that decide about the record.

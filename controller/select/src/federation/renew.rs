@@ -15,7 +15,7 @@ use super::{
     unchecked,
 };
 
-/// Which clusters have sent their objects.
+/// State of the members' sources.
 struct Known {
     /// The ids of the members that have not, and are waited for.
     awaited: BTreeSet<Arc<str>>,

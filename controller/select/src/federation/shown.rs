@@ -90,12 +90,12 @@ pub struct ShownCluster {
     pub health: u32,
     /// Its share in permille; none without one.
     pub share_permille: Option<u32>,
-    /// How many endpoints have which weight, the greatest first.
+    /// Number of endpoints of each weight, with the weight, the greatest first.
     pub weights: Vec<(usize, u32)>,
     /// The gateways that connections go to; empty if they go to pods.
     #[serde(default)]
     pub gateways: Vec<SocketAddr>,
-    /// Why so, in words; may be empty.
+    /// Reason in words; may be empty.
     pub reason: String,
 }
 
@@ -113,7 +113,7 @@ pub struct ShownExport {
     pub ready: Option<String>,
     /// The conflicts, in words.
     pub conflicts: Option<String>,
-    /// What is wrong with its endpoints, and other problems.
+    /// Problems of its endpoints, and other problems.
     pub problems: Vec<String>,
     /// Its ports at the gateways of its cluster, for clusters that do not reach pods.
     #[serde(default)]

@@ -13,7 +13,7 @@ use portolan_policy::{Cluster, Labels, Objects, Overlap, overlaps};
 
 use super::{Federation, SUFFIX, import_name};
 
-/// Why other clusters cannot use the exports of a cluster, by its name.
+/// Reason why other clusters cannot use the exports of a cluster, by its name.
 pub(super) fn unreachable(objects: &Objects) -> BTreeMap<String, String> {
     let overlaps = overlaps(&objects.clusters).into_iter();
     overlaps
@@ -123,7 +123,7 @@ impl Federation {
     }
 }
 
-/// What a cluster says of itself.
+/// Returns the properties that a cluster reports of itself.
 pub(super) fn reported(catalog: &Catalog, name: &str) -> Labels {
     let properties = catalog.properties(name).into_iter().flatten();
     properties

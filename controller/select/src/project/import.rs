@@ -38,7 +38,7 @@ pub(crate) struct Imported<'a> {
     pub(crate) service: &'a Service,
     /// True if the catalog has its claims.
     pub(crate) is_claimed: bool,
-    /// What the plan says.
+    /// Import in the plan.
     pub(crate) here: &'a ImportHere,
     /// The id of the importing cluster.
     pub(crate) importing: &'a str,
@@ -135,7 +135,7 @@ impl<'a> Exporters<'a> {
 /// The clusters that expose a port as the shares see them, by id.
 pub(crate) type Clusters = BTreeMap<Arc<str>, shares::Cluster>;
 
-/// What an import's port has in one family.
+/// Clusters and shares of an import's port in one family.
 #[derive(Debug)]
 pub(crate) struct OfFamily {
     /// The clusters.

@@ -14,7 +14,7 @@ use super::*;
 
 const ENDPOINTS: u16 = 300;
 const SLICES: usize = 3;
-/// How many endpoints move at a time.
+/// Number of endpoints that move at a time.
 const STEP: usize = 7;
 
 fn key(name: &str) -> ObjectKey {

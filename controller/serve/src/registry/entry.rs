@@ -124,8 +124,8 @@ impl AgentEntry {
         self.disconnected_at = Some(now);
     }
 
-    /// What the agent has programmed; `None` if it lacks the revision. A disconnected agent lacks
-    /// nothing.
+    /// Returns the agent's statement on the tables that it has programmed; `None` if it lacks the
+    /// revision. A disconnected agent lacks nothing.
     pub(super) fn has_programmed(&self, revision: u64) -> Option<AllProgrammed> {
         if !self.connected {
             return Some(AllProgrammed::EQUAL);

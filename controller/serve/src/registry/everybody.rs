@@ -4,7 +4,7 @@
 
 use super::Registry;
 
-/// What all connected agents and relays of a cluster state of the tables in their kernels.
+/// Statement of all connected agents and relays of a cluster on the tables in their kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllProgrammed {
     /// Whether each of them stated the hashes of its table, and refused no record of it. There are no
@@ -23,8 +23,8 @@ impl AllProgrammed {
 }
 
 impl Registry {
-    /// What all connected agents and relays of a cluster have programmed; `None` if one of them lacks
-    /// the revision. Costs O(agents).
+    /// Returns the statement of all connected agents and relays of a cluster on the tables that they have
+    /// programmed; `None` if one of them lacks the revision. Costs O(agents).
     #[must_use]
     pub fn all_programmed(&self, cluster: &str, revision: u64) -> Option<AllProgrammed> {
         let nodes = self.lock();

@@ -17,7 +17,7 @@ const MAX_BACKENDS: usize = 100_000;
 /// Load balancers that are kept of one node. More are ignored.
 const MAX_BALANCERS: usize = 20_000;
 
-/// What one node says about the backends of its load balancers.
+/// Report of one node on the backends of its load balancers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeHealth {
     /// The cluster; empty for a single one.
@@ -66,7 +66,7 @@ pub struct BackendState {
     pub weight: u32,
     /// When it came up or went down, in seconds of Unix time.
     pub since: u64,
-    /// Why it is down; empty if it is not.
+    /// Reason why it is down; empty if it is not.
     pub reason: String,
 }
 

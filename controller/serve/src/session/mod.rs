@@ -71,7 +71,7 @@ pub struct ServeConfig {
     /// Rate of new streams of one node. Applies only where the node's name is proven; otherwise
     /// other peers could use up the node's rate.
     pub reconnects: Rate,
-    /// What gRPC's health service reports.
+    /// Readiness that gRPC's health service reports.
     pub readiness: Readiness,
     /// Encoded `FileDescriptorSet`s of further services, for server reflection.
     pub descriptors: Vec<&'static [u8]>,

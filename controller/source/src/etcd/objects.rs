@@ -131,7 +131,7 @@ impl Objects {
         self.nodes.names().map(|name| name.key.clone()).collect()
     }
 
-    /// What has changed since the last call.
+    /// Returns the changes since the last call.
     pub(super) fn changes(&mut self) -> Vec<ObjectChange> {
         let records = self.admit();
         let in_force = self.balancers.values();

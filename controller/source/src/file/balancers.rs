@@ -265,7 +265,7 @@ fn file_problem(from: Problem) -> FileProblem {
     FileProblem::new(from.file, position, from.field, from.message)
 }
 
-/// What is right but cannot be programmed.
+/// Returns a problem for each field that is valid but cannot be programmed.
 fn unsupported(generation: &Generation, file: &Path, host: Option<&str>) -> Vec<FileProblem> {
     let mut found = Vec::new();
     for balancer in &generation.load_balancers {

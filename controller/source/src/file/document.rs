@@ -7,7 +7,7 @@
 pub(super) struct Document<'t> {
     /// Its text, with the `---` that starts it.
     pub(super) text: &'t str,
-    /// How many lines of the file are before it.
+    /// Number of lines of the file before it.
     pub(super) lines_before: u64,
     /// The line of the file where its content starts.
     pub(super) first_line: u64,

@@ -57,7 +57,7 @@ pub struct Files {
     told_names: Option<ToldNames>,
     balancers: Balancers,
     nodes: GroupedNodes,
-    /// What other clusters may import; `None` if nothing is shared.
+    /// Exports that other clusters may import; `None` if nothing is shared.
     exports: Option<Exports>,
     /// Paths that cannot be listed.
     unlisted: Vec<FileProblem>,

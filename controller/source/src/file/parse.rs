@@ -45,14 +45,14 @@ pub(super) struct FileEntry {
     pub(super) converted: Arc<Converted>,
     /// The object's records input, if DNS is on.
     pub(super) names: Arc<Names>,
-    /// What else is read of it.
+    /// Facts that are read of objects of its kind alone.
     pub(super) more: More,
 }
 
-/// What is read of objects of one kind alone.
+/// Facts that are read of objects of one kind alone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct More {
-    /// What an export needs of a Service, if Services are shared with other clusters.
+    /// Facts that an export needs of a Service, if Services are shared with other clusters.
     pub(super) facts: Option<Arc<ServiceFacts>>,
     /// The labels of a Node.
     pub(super) labels: Arc<BTreeMap<String, String>>,

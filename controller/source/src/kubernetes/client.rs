@@ -20,7 +20,7 @@ pub enum ClientError {
     Kubeconfig {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: KubeconfigError,
     },
     /// The context is not in the default kubeconfig.
@@ -28,7 +28,7 @@ pub enum ClientError {
     Context {
         /// Its name.
         context: String,
-        /// Why.
+        /// Reason.
         source: KubeconfigError,
     },
     /// Neither a default kubeconfig nor a pod's service account can be used.

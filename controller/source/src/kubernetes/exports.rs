@@ -33,7 +33,7 @@ impl Drop for Exports {
     }
 }
 
-/// What both watches have told so far.
+/// State that both watches have told so far.
 #[derive(Debug, Default)]
 struct State {
     /// Whether Services without a ServiceExport may be exported, too.

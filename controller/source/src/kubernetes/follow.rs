@@ -28,7 +28,7 @@ use super::watched::Watched;
 
 /// Objects per page of a listing, client-go's figure.
 const PAGE_SIZE: u32 = 500;
-/// How long the server is asked to keep a watch open, in seconds.
+/// Time for which the server is asked to keep a watch open, in seconds.
 const WATCH_SECONDS: u32 = 290;
 /// A watch that is silent for longer than the server should keep it open is dead.
 const SILENCE: Duration = Duration::from_secs(295);
@@ -41,7 +41,7 @@ const RARELY: Duration = Duration::from_secs(60);
 /// The annotation of the bookmark that ends a streamed listing.
 const LISTING_ENDS: &str = "k8s.io/initial-events-end";
 
-/// How a listing is asked for.
+/// Way to ask for a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// As the beginning of a watch: the server needs no memory for it (1.32 and later).

@@ -26,14 +26,14 @@ use bounded::BoundedLayer;
 
 /// The longest kubeconfig, and the longest file that it names, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// How long a server has to show that it can be used.
+/// Time for a server to show that it can be used.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time for the server of a client that is to be replaced to state its cluster.
 const OLD_PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two questions for the cluster of a server.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Why a kubeconfig of another cluster is not used.
+/// Reason why a kubeconfig of another cluster is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
     /// A file cannot be read.
@@ -41,7 +41,7 @@ pub enum MemberError {
     File {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
     /// Its Secret cannot be read.
@@ -58,7 +58,7 @@ pub enum MemberError {
     Forbidden {
         /// The field.
         field: String,
-        /// Why not.
+        /// Reason against it.
         why: &'static str,
     },
     /// The client cannot be set up.

@@ -19,9 +19,9 @@ use super::trouble::Trouble;
 use super::watched::Watched;
 use crate::objects::{EndpointSlice, Namespace, Node, Service};
 
-/// How long a watch may be silent before the server is asked.
+/// Time for which a watch may be silent before the server is asked.
 const PAUSE: Duration = Duration::from_secs(15);
-/// How long the server has to answer.
+/// Time for the server to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// After so many questions in a row without an answer the watch is given up.
 const ATTEMPTS: u32 = 3;

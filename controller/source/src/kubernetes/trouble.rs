@@ -6,7 +6,7 @@ use kube::core::Status;
 
 use crate::Closed;
 
-/// Why following stopped for now.
+/// Reason why following stopped for now.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// The sink's reader is gone.

@@ -36,7 +36,7 @@ impl<T: Watchable> Watched<T> {
         self.metadata.resource_version.as_deref()
     }
 
-    /// What an export needs of the object, if it is a Service that could be read.
+    /// Returns the facts that an export needs of the object, if it is a Service that could be read.
     pub(super) fn facts(&self, scope: &Scope) -> Option<Arc<ServiceFacts>> {
         self.manifest.as_ref().ok()?.facts(scope)
     }

@@ -66,7 +66,7 @@ impl<'m> Found<'m> {
     }
 }
 
-/// How the virtual servers of a Service choose.
+/// Returns the scheduling of the virtual servers of a Service.
 pub(super) fn scheduling(metadata: &Metadata, problems: &mut Problems) -> Scheduling {
     let scheduler = scheduler(metadata, problems);
     Scheduling {
@@ -113,7 +113,7 @@ fn flags(metadata: &Metadata, scheduler: Option<&str>, problems: &mut Problems) 
     flags.map(Flags)
 }
 
-/// How long a destination that went away keeps its connections, in seconds.
+/// Returns the time for which a destination that went away keeps its connections, in seconds.
 pub(super) fn drain_seconds(metadata: &Metadata, problems: &mut Problems) -> Option<u32> {
     let found = Found::first(metadata, &DRAIN_TIMEOUT)?;
     let seconds = seconds(found.value);

@@ -80,7 +80,7 @@ fn weight(metadata: &Metadata, problems: &mut Problems) -> Option<u16> {
     weight
 }
 
-/// What an export needs of its Service: none of a Service that is unreadable, or another proxy's.
+/// Returns the facts that an export needs of its Service: none of a Service that is unreadable, or another proxy's.
 pub(crate) fn facts(value: &Value, scope: &Scope) -> Option<Arc<ServiceFacts>> {
     of_service(decode::<Service>(value).ok()?, scope)
 }

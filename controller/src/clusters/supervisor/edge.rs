@@ -42,7 +42,7 @@ impl Supervisor {
         self.spawn(receive)
     }
 
-    /// What is wrong with a cluster's edge controller, in words.
+    /// Returns the problem with a cluster's edge controller, in words.
     pub(super) fn edge_problem(&self, cluster: &str) -> Option<String> {
         let sources = self.lock();
         let Some(SourceContact::Edge(stats)) = sources.get(cluster) else {

@@ -46,12 +46,12 @@ impl std::fmt::Debug for Member {
     }
 }
 
-/// What clusters that are reached by kubeconfigs share.
+/// State that clusters that are reached by kubeconfigs share.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// What is to be written.
+    /// Planned writes.
     works: Works,
-    /// What edges serve imports by.
+    /// Plans that edges serve imports by.
     plans: EdgePlans,
     leading: Leading,
     counts: WriteCounts,
@@ -61,7 +61,7 @@ pub(crate) struct Members {
     trials: JoinSet<Trial>,
     /// By cluster the kubeconfigs that are tried, or failed, and when they are tried again.
     trying: BTreeMap<Arc<str>, (u64, Option<Instant>)>,
-    /// What is wrong with kubeconfigs.
+    /// Problems with kubeconfigs, by cluster.
     problems: BTreeMap<Arc<str>, String>,
 }
 
@@ -101,13 +101,13 @@ impl Members {
         }
     }
 
-    /// What is wrong with a cluster's kubeconfig, which a field of `spec.access` names, in words.
+    /// Returns the problem with a cluster's kubeconfig, which a field of `spec.access` names, in words.
     pub(super) fn problem(&self, cluster: &str, field: &str) -> Option<String> {
         let problem = self.problems.get(cluster)?;
         Some(format!("Cluster {cluster}: spec.access.{field}: {problem}"))
     }
 
-    /// Sends what is to be written into a cluster to its edge controllers.
+    /// Sends the planned writes into a cluster to its edge controllers.
     pub(super) fn send_work(&self, cluster: &Arc<str>) -> edge::BeginSending {
         send_work(cluster, self.works.clone(), self.leading.clone())
     }

@@ -4,8 +4,8 @@
 
 use portolan_policy::{Cluster, Objects, may_be_node_ports, overlaps};
 
-/// What is wrong with all clusters together: networks that overlap, clusters beyond the set's bound; and ports of gateways
-/// that Services may get.
+/// Returns the problems with all clusters together: networks that overlap, clusters beyond the set's bound; and ports
+/// of gateways that Services may get.
 pub(super) fn of_networks(objects: &Objects) -> Vec<String> {
     let overlaps = overlaps(&objects.clusters).into_iter();
     let overlaps = overlaps.flat_map(|(name, found)| {

@@ -20,7 +20,7 @@ use super::Supervisor;
 
 /// The time between two readings of a Secret.
 const PERIOD: Duration = Duration::from_secs(30);
-/// How long a reading may take.
+/// Time limit of a reading.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The API server with the Secrets. It is not looked for before a Cluster names one.

@@ -21,7 +21,7 @@ struct Inbox {
     filled: Notify,
 }
 
-/// What was noted of one cluster.
+/// Changes of one cluster that were noted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Noted {
     /// Whether the cluster left, before everything else.
@@ -37,7 +37,7 @@ impl Noted {
         self.namespaces.is_none() && self.imports.is_empty() && !self.is_complete
     }
 
-    /// This and what was noted after it.
+    /// Returns these changes and those noted after them.
     pub(super) fn then(mut self, later: Self) -> Self {
         if later.has_left {
             return later;

@@ -13,8 +13,8 @@ use super::{Federated, now};
 impl Federated {
     /// Gives exports that other clusters import by gateways a port there.
     ///
-    /// What an export of a cluster has stays while a cluster is waited for: it may import the export. An
-    /// export that gets none is a problem of its ServiceExport.
+    /// The ports of an export stay while a cluster is waited for: it may import the export. An export that gets none is
+    /// a problem of its ServiceExport.
     pub(in crate::writer) fn allocate_ports(
         &mut self,
         pipeline: &mut Pipeline,

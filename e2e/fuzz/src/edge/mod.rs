@@ -40,7 +40,7 @@ const LIMITS: Limits = Limits {
     staged_bytes: 8 << 10,
 };
 
-/// What an input did.
+/// Outcome of an input.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// Objects that the centre took in.

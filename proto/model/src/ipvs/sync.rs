@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// What a sync daemon does. A network namespace has at most one daemon of each role.
+/// Role of a sync daemon. A network namespace has at most one daemon of each role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum SyncRole {
     /// It sends this director's connections.

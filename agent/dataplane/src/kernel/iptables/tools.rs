@@ -35,7 +35,7 @@ pub(super) struct Tools {
     deadline: Duration,
     /// Tool that hung last, by family, and when.
     hung: BTreeMap<Family, (String, Instant)>,
-    /// Why no variant could be chosen, and when.
+    /// Reason why no variant could be chosen, and when.
     undecided: Option<(String, Instant)>,
     /// Rules of all variants that were read for the choice, until somebody asks for them.
     read: Saved,

@@ -4,7 +4,7 @@
 
 use super::super::Expression;
 
-/// What a comparison with it looks like.
+/// Form of a comparison with a loaded value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Address,

@@ -10,7 +10,7 @@ use super::loads::{Kind, ct, meta, payload};
 use super::{address_text, protocol_text, verdict_text};
 use crate::wire::Attributes;
 
-/// What stands in front of a rule that needs a protocol, and takes any of a Service.
+/// Text in front of a rule that needs a protocol, and takes any of a Service.
 const ANY_PROTOCOL: &str = "meta l4proto { tcp, udp, sctp }";
 /// The protocols of rules that need one.
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
@@ -53,12 +53,12 @@ fn with_protocols(words: &[String]) -> Vec<String> {
     }
 }
 
-/// What a register holds.
+/// Content of a register.
 #[derive(Debug, Clone)]
 struct Loaded {
     text: String,
     kind: Kind,
-    /// What a bitwise expression left of it.
+    /// Mask that a bitwise expression has applied to it.
     mask: Option<Box<[u8]>>,
 }
 

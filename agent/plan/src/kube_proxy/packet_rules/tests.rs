@@ -5,7 +5,7 @@ use portolan_model::NodeInfo;
 use super::*;
 use crate::{Config, rules as rules_of};
 
-/// What a kube-proxy 1.36 in iptables mode leaves for one Service with a node port, one endpoint and source
+/// Rules that a kube-proxy 1.36 in iptables mode leaves for one Service with a node port, one endpoint and source
 /// ranges, shortened; and rules of others.
 const SAVED: &str = r#"*mangle
 :PREROUTING ACCEPT [0:0]

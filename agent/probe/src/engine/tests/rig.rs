@@ -29,7 +29,7 @@ pub(super) fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-/// What servers do, and which probes there were.
+/// Answers of servers, and the probes that there were.
 #[derive(Debug, Clone, Default)]
 pub(super) struct World(Arc<Mutex<State>>);
 

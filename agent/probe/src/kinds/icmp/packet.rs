@@ -13,7 +13,7 @@ const HEADER: usize = 8;
 /// Length of a message.
 const LENGTH: usize = HEADER + 8;
 
-/// What a reply has of its request.
+/// Fields of a request that its reply repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Echo {
     pub(super) id: u16,
@@ -57,7 +57,7 @@ impl Echo {
     }
 }
 
-/// What follows the IPv4 header.
+/// Returns the bytes after the IPv4 header.
 pub(super) fn without_ip_header(datagram: &[u8]) -> Option<&[u8]> {
     let words = datagram.first()? & 15;
     datagram.get(usize::from(words) * 4..)

@@ -12,7 +12,7 @@ use crate::document::{
 use crate::import::ipvsadm::{netmask, scheduler_flag};
 use crate::import::{Class, Draft, Drafted};
 
-/// What a service gathers before it becomes an object.
+/// Settings that a service gathers before it becomes an object.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) spec: LoadBalancerSpec,

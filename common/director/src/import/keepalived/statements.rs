@@ -9,7 +9,7 @@ use super::{Options, origin};
 use crate::generation::File;
 use crate::import::{Class, Draft, Origin};
 
-/// How deep files may include each other.
+/// Maximum depth of files that include each other.
 const DEPTH: usize = 16;
 
 /// Most files that are included, one that is included twice counted twice.
@@ -19,7 +19,7 @@ const FILES: usize = 4096;
 /// take a hundred times as much memory at worst.
 const TEXT: usize = 4 << 20;
 
-/// How deep blocks may be nested. keepalived has four levels; each is read by a call within another.
+/// Maximum depth of nested blocks. keepalived has four levels; each is read by a call within another.
 const BLOCKS: usize = 32;
 
 /// One statement: a line of words and, if there is one, the block after it.

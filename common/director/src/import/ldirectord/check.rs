@@ -37,7 +37,7 @@ const PLACE: &str = "f=${PORTOLAN_FRONTEND#*/}; \
      case $f in *:*) a=${f%:*} p=${f##*:} ;; *) a=${f%%/*} p= ;; esac; \
      case $PORTOLAN_ADDRESS in *:*) r=[$PORTOLAN_ADDRESS] ;; *) r=$PORTOLAN_ADDRESS ;; esac";
 
-/// What a negotiation becomes.
+/// Result of the import of a negotiation.
 enum Negotiation {
     /// A check with the same meaning.
     Same(Box<CheckDocument>),

@@ -237,7 +237,7 @@ fn one(
     }
 }
 
-/// What happens to backends that are down.
+/// Sets the health rules: the action for backends that are down, and their initial state.
 fn failure(spec: &mut LoadBalancerSpec, settings: &Settings) {
     let removes = settings.get("quiescent").is_some_and(|value| value == "no");
     spec.health = Some(HealthDocument {

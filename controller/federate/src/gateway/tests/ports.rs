@@ -50,7 +50,7 @@ fn the_same_names_get_the_same_ports_in_all_versions() {
     assert!(given.values().all(|port| *port == Ok(20_000)), "{given:?}");
 }
 
-/// What the hash of the name gives.
+/// Port that the hash of the name gives.
 const FIRST: u16 = 25_642;
 
 #[test]

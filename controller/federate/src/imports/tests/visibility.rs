@@ -60,7 +60,7 @@ impl Obstacles {
     }
 }
 
-/// What puts an obstacle there, and its text.
+/// Function that puts an obstacle there, and the obstacle's text.
 type Obstacle = (fn(&mut Obstacles), &'static str);
 
 /// In the order in which they are named.

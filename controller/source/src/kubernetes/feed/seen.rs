@@ -20,7 +20,7 @@ use crate::objects::{self, Converted, Names};
 pub(in super::super) struct News {
     pub(super) change: Option<ObjectChange>,
     pub(super) names: Option<dns::NamesChange>,
-    /// What an export needs of a Service; `None` within for one that is gone.
+    /// Facts that an export needs of a Service; `None` within for one that is gone.
     pub(super) facts: Option<(ObjectKey, Option<Arc<ServiceFacts>>)>,
 }
 

@@ -70,7 +70,7 @@ where
     }
 }
 
-/// What of a body is bounded.
+/// Bounded part of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
     /// All of it.

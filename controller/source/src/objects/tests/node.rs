@@ -167,7 +167,7 @@ fn a_pods_bad_weight_is_refused() {
     }
 }
 
-/// What decides about gateways.
+/// Returns the facts that decide about gateways.
 fn host(shares: bool, conditions: Value, deleted: Value) -> Option<catalog::HostFacts> {
     let value = json!({
         "metadata": {"name": "n1", "labels": {"gateway": "true"}, "deletionTimestamp": deleted},

@@ -7,7 +7,7 @@ use crate::document::{CheckDocument, HttpDocument, HttpVersionName, StatusDocume
 use crate::import::keepalived::Statement;
 use crate::import::{Class, Draft};
 
-/// What all URLs of a checker have.
+/// Settings that all URLs of a checker share.
 struct Shared {
     version: HttpVersionName,
     host: Option<String>,
