@@ -97,18 +97,18 @@ fn read(path: &Path) -> std::io::Result<String> {
 }
 
 /// The files that match the pattern of an `include`, which is relative to the directory of the including file.
-fn included(file: &str, pattern: &str) -> Vec<(String, Result<String, String>)> {
+fn included(file: &str, pattern: &str) -> Vec<(String, std::io::Result<String>)> {
     let directory = Path::new(file).parent().unwrap_or(Path::new(""));
     let pattern = directory.join(pattern);
     let found = glob::glob(&pattern.to_string_lossy());
     let files = found.into_iter().flatten().map(|path| match path {
         Ok(path) => {
-            let text = fs::read_to_string(&path).map_err(|error| error.to_string());
+            let text = fs::read_to_string(&path);
             (path.display().to_string(), text)
         }
         Err(error) => {
-            let text = Err(error.error().to_string());
-            (error.path().display().to_string(), text)
+            let path = error.path().display().to_string();
+            (path, Err(error.into()))
         }
     });
     // keepalived passes over directories.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Totals, read_totals};
+use portolan_dataplane::{DataplaneError, Totals, read_totals};
 use portolan_model::RecordKey;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_runtime::Scrape;
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Counters of the kernel by virtual server.
 type ReadTotals = BTreeMap<VirtualServerKey, Totals>;
-type Read = dyn Fn() -> Result<ReadTotals, String> + Send + Sync;
+type Read = dyn Fn() -> Result<ReadTotals, DataplaneError> + Send + Sync;
 
 /// Counts the use of Service ports when metrics are scraped.
 pub struct ServiceCollector {
@@ -112,9 +112,7 @@ impl fmt::Debug for ServiceCollector {
 impl ServiceCollector {
     /// As the kernel of this process counts.
     fn new(status: Status, limit: u32) -> Self {
-        Self::with(status, limit, || {
-            read_totals().map_err(|error| error.to_string())
-        })
+        Self::with(status, limit, read_totals)
     }
 
     /// Adds metrics of at most `limit` ports to a registry; none if it is 0.
@@ -127,7 +125,7 @@ impl ServiceCollector {
     fn with(
         status: Status,
         limit: u32,
-        read: impl Fn() -> Result<ReadTotals, String> + Send + Sync + 'static,
+        read: impl Fn() -> Result<ReadTotals, DataplaneError> + Send + Sync + 'static,
     ) -> Self {
         Self {
             status,
@@ -171,7 +169,7 @@ impl ServiceCollector {
                 state.is_broken = false;
             }
             Err(error) if !state.is_broken => {
-                tracing::warn!(error, "the counters of Services cannot be read");
+                tracing::warn!(%error, "the counters of Services cannot be read");
                 state.is_broken = true;
             }
             Err(_) => {}

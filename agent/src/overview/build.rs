@@ -28,12 +28,12 @@ const MAX_REASON: usize = 256;
 /// Errors that are shown of a load balancer, or of the whole host.
 const MAX_ERRORS: usize = 16;
 
-/// What an overview is made of.
+/// Sources of an overview.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sources<'a> {
     /// The verdicts about the table's records.
     pub(super) health: &'a Health,
-    /// What operators have commanded.
+    /// Commands of operators about backends.
     pub(super) overrides: &'a OverrideMap,
     /// The last outcome of programming.
     pub(super) report: Option<&'a Report>,
@@ -125,7 +125,7 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// What is commanded about the load balancers with the name, or about all.
+    /// Returns the commands about the load balancers with the name, or about all.
     fn commands(&self, sources: Sources<'_>) -> Vec<Command> {
         let named = sources.overrides.iter();
         let named =
@@ -152,7 +152,7 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// What is known about a load balancer's backends.
+/// Verdicts, health and use of a load balancer's backends.
 struct Judged<'a> {
     verdicts: Option<&'a Verdicts>,
     health: Option<&'a RecordHealth>,

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_dataplane::UsageOf;
+use portolan_dataplane::{DataplaneError, UsageOf};
 use portolan_model::ipvs::VirtualServerKey;
 use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
 use super::{Rates, Usage};
@@ -24,7 +24,18 @@ const LONGEST: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_secs(2);
 
 /// Reads the kernel; blocks.
-type Read = dyn Fn(&[VirtualServerKey]) -> Result<UsageOf, String> + Send + Sync;
+type Read = dyn Fn(&[VirtualServerKey]) -> Result<UsageOf, DataplaneError> + Send + Sync;
+
+/// Reason why counters could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadingError {
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] DataplaneError),
+    /// The thread of the reading ended early.
+    #[error(transparent)]
+    Thread(#[from] JoinError),
+}
 
 /// Reads counters, at most every five seconds.
 #[derive(Clone)]
@@ -56,7 +67,7 @@ impl std::fmt::Debug for Meter {
 impl Meter {
     /// A meter of what `read` reads.
     pub(super) fn new(
-        read: impl Fn(&[VirtualServerKey]) -> Result<UsageOf, String> + Send + Sync + 'static,
+        read: impl Fn(&[VirtualServerKey]) -> Result<UsageOf, DataplaneError> + Send + Sync + 'static,
     ) -> Self {
         Self {
             read: Arc::new(read),
@@ -69,7 +80,10 @@ impl Meter {
     ///
     /// # Errors
     /// If the kernel cannot be read.
-    pub(super) async fn readings(&self, of: Vec<VirtualServerKey>) -> Result<Readings, String> {
+    pub(super) async fn readings(
+        &self,
+        of: Vec<VirtualServerKey>,
+    ) -> Result<Readings, ReadingError> {
         let mut last = self.last.lock().await;
         // Another choice of virtual servers is another reading.
         let usable = last.take().filter(|last| last.now.of == of);
@@ -93,14 +107,14 @@ impl Meter {
         Ok(readings)
     }
 
-    async fn reading(&self, of: Vec<VirtualServerKey>) -> Result<Arc<Reading>, String> {
+    async fn reading(&self, of: Vec<VirtualServerKey>) -> Result<Arc<Reading>, ReadingError> {
         let read = Arc::clone(&self.read);
         let reading = spawn_blocking(move || {
             let usage = read(&of)?;
             let at = Instant::now();
             Ok(Arc::new(Reading { at, of, usage }))
         });
-        reading.await.map_err(|error| error.to_string())?
+        reading.await?
     }
 }
 
@@ -205,10 +219,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_is_told_and_not_kept() {
-        let meter = Meter::new(|_| Err("no IPVS".to_owned()));
+        let meter = Meter::new(|_| Err(std::io::Error::other("no IPVS").into()));
         for _ in 0..2 {
             let error = meter.readings(vec![key(1)]).await.unwrap_err();
-            assert_eq!(error, "no IPVS");
+            assert_eq!(error.to_string(), "no IPVS");
         }
     }
 }

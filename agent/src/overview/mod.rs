@@ -30,13 +30,13 @@ pub struct Overview {
     pub at: String,
     /// Revision of the table that the kernel has; `None` before the first.
     pub revision: Option<u64>,
-    /// What could not be programmed and belongs to no load balancer.
+    /// Errors of programming that belong to no load balancer.
     pub errors: Vec<String>,
-    /// Why there are no numbers of connections; `None` if there are.
+    /// Reason why there are no numbers of connections; `None` if there are.
     pub unread: Option<String>,
     /// The load balancers, each frontend by itself, in the order of their names.
     pub balancers: Vec<Balancer>,
-    /// What operators have commanded about backends, in the order of the backends' names.
+    /// Commands of operators about backends, in the order of the backends' names.
     pub commands: Vec<Command>,
     /// Number of load balancers that are left out because the answer would be too long. They can be asked for by name.
     pub omitted: usize,
@@ -71,7 +71,7 @@ pub struct Balancer {
     /// Whether the sorry server serves; `None` without one. `false` if it serves one of two families alone, because the
     /// other one has quorum.
     pub sorry_server_active: Option<bool>,
-    /// What could not be programmed of it.
+    /// Errors of its programming.
     pub errors: Vec<String>,
     /// Its virtual servers, one for each address.
     pub virtual_servers: Vec<VirtualServer>,
@@ -109,7 +109,7 @@ pub struct Backend {
     pub since: Option<String>,
     /// Seconds since then.
     pub since_seconds: Option<u64>,
-    /// Why it went down; at most 256 characters.
+    /// Reason why it went down; at most 256 characters.
     pub reason: Option<String>,
     /// `enabled`, `drain` or `disabled`: what operators and the backend itself ask for.
     pub administrative: String,
@@ -149,7 +149,7 @@ pub struct Rates {
 }
 
 impl Overview {
-    /// Why the host is not healthy; empty if it is. It is when its table is programmed and each load balancer
+    /// Reason why the host is not healthy; empty if it is. It is when its table is programmed and each load balancer
     /// has quorum or a serving sorry server.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {

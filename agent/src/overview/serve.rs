@@ -25,7 +25,7 @@ pub(crate) struct Inputs {
     pub(crate) tables: watch::Receiver<Option<Arc<Subscribed>>>,
     /// Verdicts about its load balancers.
     pub(crate) health: watch::Receiver<Health>,
-    /// What operators command about backends.
+    /// Commands of operators about backends.
     pub(crate) overrides: OverrideStore,
     /// Outcomes of programming.
     pub(crate) reports: watch::Receiver<Option<Report>>,
@@ -41,10 +41,9 @@ pub(crate) struct Overviews {
 impl Overviews {
     /// Overviews of the kernel of this process.
     pub(crate) fn new(inputs: Inputs) -> Self {
-        let read = |keys: &[_]| read_usage(keys).map_err(|error| error.to_string());
         Self {
             inputs,
-            meter: Meter::new(read),
+            meter: Meter::new(read_usage),
         }
     }
 
@@ -66,7 +65,7 @@ impl Overviews {
             false => (None, Some("not asked for".to_owned())),
             true => match self.meter.readings(chosen.virtual_servers()).await {
                 Ok(readings) => (Some(readings), None),
-                Err(error) => (None, Some(error)),
+                Err(error) => (None, Some(error.to_string())),
             },
         };
         let health = self.inputs.health.borrow().clone();

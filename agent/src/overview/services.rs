@@ -11,14 +11,14 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
-use portolan_dataplane::{UsageOf, read_usage};
+use portolan_dataplane::{DataplaneError, UsageOf, read_usage};
 use portolan_model::RecordKey;
 use portolan_model::ipvs::VirtualServerKey;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Usage;
-use super::meter::{Meter, Readings};
+use super::meter::{Meter, ReadingError, Readings};
 use crate::status::Status;
 
 /// Services of an answer, unless the question says otherwise, and at most.
@@ -51,7 +51,7 @@ struct List {
     revision: u64,
     /// The first ones in the order that was asked for.
     services: Vec<Service>,
-    /// How many others there are.
+    /// Number of the Service ports that are left out.
     omitted: usize,
 }
 
@@ -65,7 +65,7 @@ struct Service {
     usage: Usage,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 enum ServicesError {
     /// A field of the question is wrong.
@@ -76,19 +76,18 @@ enum ServicesError {
     NoIpvs,
     /// The kernel cannot be read.
     #[error("the kernel cannot be read: {0}")]
-    Kernel(String),
+    Kernel(#[from] ReadingError),
 }
 
 impl Services {
     /// The Services of the kernel of this process.
     pub(crate) fn new(status: Status) -> Self {
-        let read = |keys: &[_]| read_usage(keys).map_err(|error| error.to_string());
-        Self::with(status, read)
+        Self::with(status, read_usage)
     }
 
     fn with(
         status: Status,
-        read: impl Fn(&[VirtualServerKey]) -> Result<UsageOf, String> + Send + Sync + 'static,
+        read: impl Fn(&[VirtualServerKey]) -> Result<UsageOf, DataplaneError> + Send + Sync + 'static,
     ) -> Self {
         Self {
             status,
@@ -108,8 +107,7 @@ impl Services {
         let records = self.status.virtual_servers();
         let records = records.ok_or(ServicesError::NoIpvs)?;
         let keys = records.keys().copied().collect();
-        let readings = self.meter.readings(keys).await;
-        let readings = readings.map_err(ServicesError::Kernel)?;
+        let readings = self.meter.readings(keys).await?;
         let mut services = by_service(&records, &readings);
         let omitted = services.len().saturating_sub(limit);
         services.sort_by(|a, b| greatest_first(by, &a.usage, &b.usage));
@@ -312,7 +310,10 @@ mod tests {
         let services = Services::with(Status::default(), |_| Ok(UsageOf::new()));
         let error = services.list(By::Active, 1).await.unwrap_err().to_string();
         assert!(error.starts_with("only IPVS counts"), "{error}");
-        let failing = Services::with(status().await, |_| Err("gone".to_owned()));
+        let failing = Services::with(
+            status().await,
+            |_| Err(std::io::Error::other("gone").into()),
+        );
         let error = failing.list(By::Active, 1).await.unwrap_err().to_string();
         assert_eq!(error, "the kernel cannot be read: gone");
         for (query, error) in [

@@ -102,7 +102,7 @@ pub(super) fn backend_row(backend: &Backend) -> [String; 12] {
     ]
 }
 
-/// What the table does not say.
+/// Returns the notes: facts that the table does not show.
 pub(super) fn notes(overview: &Overview) -> String {
     let mut notes = String::new();
     if let Some(unread) = &overview.unread {

@@ -19,7 +19,7 @@ use super::scoped::{Scoped, parameters};
 use super::{Debug, Failure};
 use crate::writer::Question;
 
-/// What a request asks about.
+/// Subject of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Import(ImportName),
@@ -153,7 +153,8 @@ impl Debug {
             drain,
             answer,
         };
-        self.ask(asked).await?.map_err(Failure::bad_request)
+        let drained = self.ask(asked).await?;
+        drained.map_err(|error| Failure::bad_request(error.to_string()))
     }
 
     /// Asks the writer.

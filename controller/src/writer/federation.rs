@@ -36,7 +36,18 @@ const CONTACTS: Duration = Duration::from_secs(10);
 /// Contacts closer together than that are one.
 const LATER: Duration = Duration::from_millis(200);
 
-/// What the writer knows of clusters beyond their objects.
+/// Reason why an operator's drain is refused; each has the cluster's name.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DrainError {
+    /// The policy has no such cluster.
+    #[error("cluster {0}: no Cluster has this name")]
+    NoCluster(String),
+    /// The policy drains the cluster.
+    #[error("Cluster {0}: spec.drain of the policy holds; change it there")]
+    InPolicy(String),
+}
+
+/// State of the writer about clusters, beyond their objects.
 #[derive(Debug, Default)]
 pub(crate) struct Federated {
     sources: ClusterSources,
@@ -47,7 +58,7 @@ pub(crate) struct Federated {
     names: Option<ClusterNames>,
     /// Plans for edges; `None` if there are none.
     plans: Option<EdgePlans>,
-    /// What the plans of each cluster were made of.
+    /// Sources that the plans of each cluster were made of.
     books: BTreeMap<Arc<str>, PlanBook>,
     objects: Objects,
     loss: Loss,
@@ -105,7 +116,7 @@ impl Federated {
         !self.objects.clusters.is_empty()
     }
 
-    /// What is wrong with virtual addresses, and with ports of gateways.
+    /// Returns the problems with virtual addresses, and with ports of gateways.
     pub(super) fn problems(&self) -> impl Iterator<Item = &String> {
         self.problems.iter().chain(&self.node_ports)
     }
@@ -178,15 +189,16 @@ impl Federated {
         self.objects.clusters.values()
     }
 
-    /// Drains a cluster, or ends that. Returns an error in words if the policy has a say.
-    pub(super) fn drain(&mut self, name: &str, drain: Option<Drain>) -> Result<(), String> {
+    /// Drains a cluster, or ends that.
+    ///
+    /// # Errors
+    /// If there is no such cluster, or its policy has a drain.
+    pub(super) fn drain(&mut self, name: &str, drain: Option<Drain>) -> Result<(), DrainError> {
         let Some(cluster) = self.objects.clusters.get(name) else {
-            return Err(format!("cluster {name}: no Cluster has this name"));
+            return Err(DrainError::NoCluster(name.to_owned()));
         };
         if cluster.drain.is_some() {
-            return Err(format!(
-                "Cluster {name}: spec.drain of the policy holds; change it there"
-            ));
+            return Err(DrainError::InPolicy(name.to_owned()));
         }
         match drain {
             Some(drain) => _ = self.drains.insert(name.into(), drain),

@@ -12,6 +12,7 @@ use portolan_select::{
 use tokio::sync::oneshot;
 
 use super::Writer;
+use super::federation::DrainError;
 
 /// The answer; `None` before the source has synced.
 pub(crate) type Answer = Option<Result<Explanation, NoAnswer>>;
@@ -36,7 +37,7 @@ pub(crate) enum Question {
         name: ImportName,
         answer: oneshot::Sender<Option<ShownExport>>,
     },
-    /// What another policy would change.
+    /// Changes that another policy would make.
     Plan {
         objects: Box<Objects>,
         answer: oneshot::Sender<Vec<PlannedImport>>,
@@ -45,7 +46,7 @@ pub(crate) enum Question {
     Drain {
         cluster: Arc<str>,
         drain: Option<Drain>,
-        answer: oneshot::Sender<Result<(), String>>,
+        answer: oneshot::Sender<Result<(), DrainError>>,
     },
 }
 

@@ -126,7 +126,7 @@ async fn a_scrape_reads_the_kernel_and_the_next_one_does_not() {
     let counting = Arc::clone(&readings);
     let kernel = move || match counting.fetch_add(1, Ordering::Relaxed) {
         0 => Ok(read(&[(1, 3)])),
-        _ => Err("gone".to_owned()),
+        _ => Err(std::io::Error::other("gone").into()),
     };
     let mut registry = Registry::with_prefix("portolan_agent");
     registry.register_collector(Box::new(ServiceCollector::with(status().await, 10, kernel)));
@@ -147,7 +147,7 @@ async fn a_scrape_reads_the_kernel_and_the_next_one_does_not() {
 #[tokio::test]
 async fn counters_that_cannot_be_read_stay_as_they_were() {
     let mut registry = Registry::with_prefix("portolan_agent");
-    let kernel = || Err("no IPVS".to_owned());
+    let kernel = || Err(std::io::Error::other("no IPVS").into());
     registry.register_collector(Box::new(ServiceCollector::with(status().await, 10, kernel)));
     let text = scrape(&registry);
     assert!(!text.contains("service_connections_total{"), "{text}");

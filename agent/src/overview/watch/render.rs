@@ -101,7 +101,7 @@ fn heading(view: &View, servers: &[Cells]) -> Paragraph<'static> {
     Paragraph::new(text).style(Style::new().add_modifier(Modifier::BOLD))
 }
 
-/// What the tables do not say.
+/// Returns the notes: facts that the tables do not show.
 fn notes_of(view: &View) -> Vec<Line<'static>> {
     let error = view.error.iter();
     let error = error.map(|error| Line::styled(format!("# {}", plain(error)), Color::Red));

@@ -14,7 +14,7 @@ use super::render::draw;
 /// The order of the rows. Equal ones are in the order of their names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// What does not serve first, then what lacks backends.
+    /// Virtual servers that do not serve first, then those that lack backends.
     #[default]
     Health,
     /// By name.
@@ -51,7 +51,7 @@ impl Sort {
 pub(super) struct View {
     /// The last answer of the agent.
     pub(super) overview: Overview,
-    /// Why there is no newer one.
+    /// Reason why there is no newer one.
     pub(super) error: Option<String>,
     /// The order of the rows.
     pub(super) sort: Sort,
@@ -155,7 +155,7 @@ fn rate(server: &VirtualServer) -> f64 {
     rates.map_or(-1.0, |rates| rates.connections)
 }
 
-/// How well a virtual server serves.
+/// Returns the condition of a virtual server.
 pub(super) fn condition(balancer: &Balancer, server: &VirtualServer) -> Condition {
     let serves = balancer.quorum == Some(true) || balancer.sorry_server_active == Some(true);
     if !serves || !balancer.errors.is_empty() {
@@ -168,7 +168,7 @@ pub(super) fn condition(balancer: &Balancer, server: &VirtualServer) -> Conditio
     }
 }
 
-/// How well a backend serves, as its weight tells.
+/// Returns the condition of a backend, by its weight.
 pub(super) fn backend_condition(backend: &Backend) -> Condition {
     match backend.weight.unwrap_or(0) {
         0 => Condition::Bad,

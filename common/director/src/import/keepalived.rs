@@ -13,17 +13,18 @@ mod service;
 mod statements;
 
 use std::collections::HashMap;
+use std::io;
 
 use super::{Class, Draft, Import, Origin};
 use crate::document::FrontendDocument;
 use crate::generation::File;
 use statements::Statement;
 
-/// The files that match the pattern of an `include`: the names, with the texts or the reasons why they cannot be read. The
-/// first argument is the name of the file that has the `include`, to whose directory the pattern is relative.
-pub type Include<'a> = dyn Fn(&str, &str) -> Vec<(String, Result<String, String>)> + 'a;
+/// The files that match the pattern of an `include`: the names, with the texts or the reasons why they cannot be read.
+/// The first argument is the name of the file that has the `include`, to whose directory the pattern is relative.
+pub type Include<'a> = dyn Fn(&str, &str) -> Vec<(String, io::Result<String>)> + 'a;
 
-/// What an import of keepalived.conf needs besides its text.
+/// Parameters of an import of keepalived.conf besides its text.
 pub struct Options<'a> {
     /// The files that the `include` of a file names.
     pub include: &'a Include<'a>,
@@ -90,7 +91,7 @@ fn is_vrrp(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// What other blocks refer to.
+/// Definitions that other blocks refer to.
 #[derive(Debug, Default)]
 struct Known {
     /// Frontends of groups, without a protocol.
