@@ -17,7 +17,7 @@ use portolan_e2e::chart::{Chart, values};
 use portolan_e2e::cluster::{Cluster, control};
 use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::kubelets::Kubelets;
-use portolan_e2e::rig::Process;
+use portolan_e2e::rig::{Family, Process};
 use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use portolan_e2e::specs::{Outcome, Proxy, Run, parse};
 use serde_json::json;
@@ -37,6 +37,7 @@ fn kubernetes_specs_pass() {
     let Some(kubelets) = Kubelets::start_with_or_skip(test, run.nodes, images) else {
         return;
     };
+    add_default_routes(&kubelets);
     spread_over_zones(&kubelets);
     let proxies = start_proxy(&kubelets, &run.proxy);
     let apply = ["apply", "--filename=-"];
@@ -69,6 +70,17 @@ fn kubernetes_specs_pass() {
     assert!(total > 0, "no spec matches {:?}", run.focus);
     assert_eq!(passed, total, "some specs failed");
     drop(proxies);
+}
+
+/// Gives each node a default route, as real ones have: rules that rewrite or refuse a packet, as kube-proxy's in
+/// modes iptables and nftables do, see only those that have a route. Nothing is forwarded there.
+fn add_default_routes(kubelets: &Kubelets) {
+    let router = control(&kubelets.rig);
+    for node in kubelets.rig.nodes() {
+        for family in Family::ALL {
+            node.add_route("default", router.address(family)).unwrap();
+        }
+    }
 }
 
 /// Labels the nodes with three zones in turn, which specs of topology look for.
