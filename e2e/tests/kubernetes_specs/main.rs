@@ -162,6 +162,8 @@ fn specs_command(kubelets: &Kubelets, run: &Run, results: &Path) -> Command {
         .arg(format!("--kubectl-path={}", kubectl.display()))
         .arg(format!("--e2e-output-dir={}", directory.display()))
         .args(["--provider=skeleton", "--node-os-distro=debian"])
+        // Only the first of several processes counts them itself; the others would leave specs out.
+        .arg(format!("--num-nodes={}", run.nodes))
         .args(["--dns-domain=cluster.local", "--allowed-not-ready-nodes=0"])
         .arg("--dump-logs-on-failure=false")
         .env("HOME", directory)
