@@ -113,11 +113,11 @@ impl Run {
 pub struct Outcome {
     /// The full name, with tags.
     pub name: String,
-    /// `passed`, `failed`, `timedout`, `panicked` and others of Ginkgo.
+    /// `passed`, `failed`, `timedout`, `panicked`, `skipped` and others of Ginkgo.
     pub state: String,
     /// The time it took, in seconds.
     pub seconds: f64,
-    /// The reason of a failure, else empty.
+    /// The reason of a failure, or why the spec has left itself out; else empty.
     pub message: String,
 }
 
@@ -126,6 +126,12 @@ impl Outcome {
     #[must_use]
     pub fn passed(&self) -> bool {
         self.state == "passed"
+    }
+
+    /// True if the spec was chosen and has left itself out, as one does that needs more nodes.
+    #[must_use]
+    pub fn left_out(&self) -> bool {
+        self.state == "skipped"
     }
 }
 
@@ -165,7 +171,7 @@ struct Failure {
     message: String,
 }
 
-/// Reads Ginkgo's JSON report: the specs that ran, and the set-up of the suite if that failed.
+/// Reads Ginkgo's JSON report: the specs that ran or left themselves out, and the set-up of the suite if that failed.
 pub fn parse(report: &str) -> Result<Vec<Outcome>> {
     let suites: Vec<Suite> = serde_json::from_str(report).context("Ginkgo's report")?;
     ensure!(!suites.is_empty(), "Ginkgo's report has no suite");
@@ -184,8 +190,14 @@ pub fn parse(report: &str) -> Result<Vec<Outcome>> {
 
 fn outcome(report: Report) -> Option<Outcome> {
     let is_spec = report.leaf_node_type == "It";
-    let left_out = ["skipped", "pending"].contains(&report.state.as_str());
-    if left_out || (!is_spec && report.state == "passed") {
+    let message = report.failure.map(|it| it.message).unwrap_or_default();
+    // One that was not chosen gives no reason.
+    let is_not_chosen = match report.state.as_str() {
+        "pending" => true,
+        "skipped" => message.is_empty(),
+        _ => false,
+    };
+    if is_not_chosen || (!is_spec && report.state == "passed") {
         return None;
     }
     let mut words = report.container_hierarchy_texts.unwrap_or_default();
@@ -198,7 +210,7 @@ fn outcome(report: Report) -> Option<Outcome> {
         name: words.join(" "),
         state: report.state,
         seconds: report.run_time / 1e9,
-        message: report.failure.map(|it| it.message).unwrap_or_default(),
+        message,
     })
 }
 
@@ -217,11 +229,16 @@ mod tests {
     fn specs_that_ran_are_read() {
         let set_up = json!({ "ContainerHierarchyTexts": null, "LeafNodeType": "SynchronizedBeforeSuite",
                              "LeafNodeText": "", "State": "passed", "RunTime": 1 });
-        let reports = [set_up, spec("works", "failed"), spec("other", "skipped")];
+        let mut not_chosen = spec("other", "skipped");
+        not_chosen["Failure"] = json!({ "Message": "" });
+        let needs_nodes = spec("spreads", "skipped");
+        let reports = [set_up, spec("works", "failed"), not_chosen, needs_nodes];
         let report = json!([{ "SpecReports": reports, "SpecialSuiteFailureReasons": null }]);
         let outcomes = parse(&report.to_string()).unwrap();
-        assert_eq!(outcomes.len(), 1);
-        assert!(!outcomes[0].passed());
+        assert_eq!(outcomes.len(), 2);
+        assert!(!outcomes[0].passed() && !outcomes[0].left_out());
+        assert!(!outcomes[1].passed() && outcomes[1].left_out());
+        assert!(outcomes[1].to_string().ends_with("Services spreads: first"));
         assert_eq!(
             outcomes[0].to_string(),
             "failed       2 s  [sig-network] Services works: first"
