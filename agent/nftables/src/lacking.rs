@@ -41,8 +41,7 @@ fn name(family: Family) -> &'static str {
 }
 
 impl Lacking {
-    /// Returns the reason for which a kernel answers a transaction of [`everything`](crate::everything) with this
-    /// error.
+    /// Returns the reason of a kernel that answers a transaction of [`everything`](crate::everything) with this error.
     #[must_use]
     pub fn new(family: Family, requests: &[Request], error: &CommitError) -> Self {
         match error {

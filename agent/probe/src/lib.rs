@@ -83,7 +83,7 @@ pub use engine::{
     BUCKETS, Clock, Counts, Engine, Handle, Health, Histogram, Inputs, Key, Limits, Overrides,
     Prober, ResultKind, Wanted, kind,
 };
-pub use kinds::exec::{ProgramFailed, run_program};
+pub use kinds::exec::{ProgramError, run_program};
 pub use probe::probe;
 pub use programs::Programs;
 pub use state_file::{StateFile, StateFileError};

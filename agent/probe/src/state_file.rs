@@ -113,9 +113,9 @@ impl StateFile {
     }
 }
 
-/// The reason why a file has no states.
+/// Reason why a file has no states.
 #[derive(Debug, thiserror::Error)]
-enum Unreadable {
+enum StatesError {
     #[error("not states of this version")]
     Version,
     #[error("cut off")]
@@ -126,11 +126,11 @@ enum Unreadable {
     Content(#[from] serde_json::Error),
 }
 
-fn decode<K: DeserializeOwned>(content: &[u8]) -> Result<Saved<K>, Unreadable> {
-    let rest = content.strip_prefix(MAGIC).ok_or(Unreadable::Version)?;
-    let (checksum, body) = rest.split_first_chunk::<32>().ok_or(Unreadable::CutOff)?;
+fn decode<K: DeserializeOwned>(content: &[u8]) -> Result<Saved<K>, StatesError> {
+    let rest = content.strip_prefix(MAGIC).ok_or(StatesError::Version)?;
+    let (checksum, body) = rest.split_first_chunk::<32>().ok_or(StatesError::CutOff)?;
     if blake3::hash(body) != *checksum {
-        return Err(Unreadable::Checksum);
+        return Err(StatesError::Checksum);
     }
     Ok(serde_json::from_slice(body)?)
 }

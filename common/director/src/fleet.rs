@@ -74,7 +74,7 @@ impl Director {
     }
 }
 
-/// The reason why a host cannot follow a `Director` that it was sent.
+/// Reason why a host cannot follow a `Director` that it was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Director {host}: {why}")]
 pub struct SentError {

@@ -86,9 +86,9 @@ fn neighbours() -> Result<BTreeSet<Neighbour>, SocketError> {
     Ok(named.collect())
 }
 
-/// The reason why a step of a host was not done.
+/// Reason why a step of a host was not done.
 #[derive(Debug, thiserror::Error)]
-enum StepFailed {
+enum HostStepError {
     #[error("no such setting")]
     NoSetting,
     #[error("there is no interface {0}")]
@@ -101,19 +101,19 @@ enum StepFailed {
     Socket(#[from] SocketError),
 }
 
-fn apply(ipvs: &mut Ipvs, step: &HostStep) -> Result<(), StepFailed> {
+fn apply(ipvs: &mut Ipvs, step: &HostStep) -> Result<(), HostStepError> {
     match step {
         HostStep::SetTimeouts(timeouts) => {
             let Timeouts { tcp, tcp_fin, udp } = *timeouts;
             ipvs.set_timeouts(&ipvs::Timeouts { tcp, tcp_fin, udp })?;
         }
         HostStep::SetSysctl { name, value } => {
-            let path = path(name).ok_or(StepFailed::NoSetting)?;
+            let path = path(name).ok_or(HostStepError::NoSetting)?;
             std::fs::write(path, value)?;
         }
         HostStep::AddDaemon { role, daemon } => match ipvs.add_daemon(*role, daemon) {
             Err(IpvsError::Socket(SocketError::Refused(Errno::ENODEV))) => {
-                return Err(StepFailed::NoInterface(daemon.interface.clone()));
+                return Err(HostStepError::NoInterface(daemon.interface.clone()));
             }
             result => result?,
         },
@@ -124,7 +124,7 @@ fn apply(ipvs: &mut Ipvs, step: &HostStep) -> Result<(), StepFailed> {
         HostStep::AddNeighbour(neighbour) => {
             let Neighbour { interface, address } = neighbour;
             let index = interface_index(interface)
-                .map_err(|_| StepFailed::NoInterface(interface.clone()))?;
+                .map_err(|_| HostStepError::NoInterface(interface.clone()))?;
             neighbour_socket()?.add((index, *address))?;
         }
         HostStep::DelNeighbour(neighbour) => {

@@ -62,10 +62,10 @@ async fn ended(
     ended
 }
 
-/// The reason why a program did not do its work.
+/// Reason why a program did not do its work.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ProgramFailed(Arc<str>);
+pub struct ProgramError(Arc<str>);
 
 /// Runs a program that is no check, with these variables; an error says why it failed. It is ended like one of a check
 /// when its time is over. Nothing is read of its output.
@@ -77,7 +77,7 @@ pub async fn run_program(
     command: &[String],
     variables: &[(&str, String)],
     limit: Duration,
-) -> Result<(), ProgramFailed> {
+) -> Result<(), ProgramError> {
     let start = async {
         let mut command = programs.command(command, Stdio::null()).await?;
         command.envs(variables.iter().map(|(name, value)| (*name, value)));
@@ -88,7 +88,7 @@ pub async fn run_program(
     let ended = ended(start, limit, late).await;
     let judged = ended.and_then(|(status, _)| judge(WeightFrom::None, status, ""));
     judged.map(drop).map_err(|stop| match stop {
-        Stop::Fails(reason) | Stop::Ours(reason) => ProgramFailed(reason),
+        Stop::Fails(reason) | Stop::Ours(reason) => ProgramError(reason),
     })
 }
 
