@@ -20,7 +20,7 @@ pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Ve
     if count <= limit {
         return sharers;
     }
-    let mut order = Order::new(input.importing, input.record);
+    let order = Order::new(input.importing, input.record);
     for sharer in &mut sharers {
         let endpoints = &mut sharer.candidate.endpoints;
         let kept = (limit * endpoints.len() / count).max(1);
@@ -112,7 +112,7 @@ fn distributed(sharer: &Sharer<'_>, total: u128, input: &Input<'_>) -> Vec<(Sock
     let given: u128 = weights.iter().map(|(_, weight, _)| *weight).sum();
     let left = usize::try_from(total - given).unwrap_or(usize::MAX);
     if left > 0 {
-        let mut order = Order::new(input.importing, input.record);
+        let order = Order::new(input.importing, input.record);
         weights.sort_by_cached_key(|(address, _, remainder)| {
             (Reverse(*remainder), order.of(*address), *address)
         });
