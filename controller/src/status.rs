@@ -126,8 +126,12 @@ impl StatusPages {
             version: BUILD.version.to_owned(),
             cluster: (!cluster.is_empty()).then(|| cluster.to_owned()),
             unready: pending.into_iter().map(str::to_owned).collect(),
-            digest: overview::digest(&self.debug),
+            digest: self.digest(),
         }
+    }
+
+    fn digest(&self) -> u64 {
+        overview::digest(&self.debug, &self.readiness)
     }
 
     /// The state for one cluster: that of the query, or the first.
@@ -240,8 +244,8 @@ async fn events(State(pages): State<StatusPages>) -> Response {
         let message = "too many browsers follow changes";
         return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
     };
-    let debug = pages.debug.clone();
-    let changes = pages.pulse.subscribe(move || overview::digest(&debug));
+    let looked_at = pages.clone();
+    let changes = pages.pulse.subscribe(move || looked_at.digest());
     let events = WatchStream::new(changes).map(move |digest| {
         let _ = &place;
         let event = Event::default().event("change").retry(RETRY);

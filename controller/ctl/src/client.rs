@@ -51,7 +51,7 @@ pub(crate) async fn clients(args: &ConnectArgs, is_action: bool) -> anyhow::Resu
     let client = |address| Client {
         address,
         token_file: args.token_file.clone(),
-        cluster: args.cluster.clone(),
+        cluster: args.cluster().map(str::to_owned),
         timeout: args.timeout,
     };
     if args.wants_pods() {
@@ -93,6 +93,11 @@ impl ConnectArgs {
         !self.controller.is_empty() || self.wants_pods()
     }
 
+    /// The cluster. An empty variable names none.
+    pub(crate) fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref().filter(|name| !name.is_empty())
+    }
+
     fn wants_pods(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some() || self.namespace.is_some()
     }
@@ -102,7 +107,7 @@ impl ConnectArgs {
         Ok(Client {
             address: address(text).with_context(|| flag.to_owned())?,
             token_file: self.token_file.clone(),
-            cluster: self.cluster.clone(),
+            cluster: self.cluster().map(str::to_owned),
             timeout: self.timeout,
         })
     }

@@ -8,7 +8,7 @@ use portolan_select::Explanation;
 
 use crate::answers::{Answers, UNANSWERED, first};
 use crate::args::{Cli, ClusterCommand, Command, ConnectArgs, DiffArgs};
-use crate::client::{Client, clients, encoded, of_agent};
+use crate::client::{self, Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
     agent, check, clusters, deletions, diff, dns, env, explain, fleet, health, imports, nodes,
@@ -62,8 +62,9 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
             skip_disconnected,
         } => {
             let target = wait::Target::new(target, without.as_deref())?;
-            target.check(clients.len())?;
-            wait::run(&clients, &target, *skip_disconnected, cli.connect.timeout).await
+            let again = async || client::clients(&cli.connect, false).await;
+            let limit = cli.connect.timeout;
+            wait::run(clients, again, &target, *skip_disconnected, limit).await
         }
         Command::Cluster {
             command: ClusterCommand::Drain { name, to, over },
@@ -147,6 +148,16 @@ async fn of_any(clients: &[Client], command: &Command, output: Output) -> anyhow
 /// Runs a command about the objects of a fleet, which asks etcd.
 async fn of_fleet(cli: &Cli) -> Option<anyhow::Result<Reply>> {
     let timeout = cli.connect.timeout;
+    let is_of_fleet = match &cli.command {
+        Command::Apply(_) | Command::Get(_) | Command::Delete(_) => true,
+        Command::Diff(args) => !args.file.is_empty(),
+        _ => false,
+    };
+    if is_of_fleet && cli.connect.namespace.is_some() {
+        return Some(Err(anyhow::anyhow!(
+            "--namespace: that of the controllers' pods; name a load balancer as NAMESPACE/NAME"
+        )));
+    }
     Some(match &cli.command {
         Command::Apply(args) => fleet::apply(args, timeout).await,
         Command::Get(args) => fleet::get(args, cli.output, timeout).await,
@@ -237,8 +248,7 @@ async fn confirm(
     clients: &[Client],
     node: Option<&str>,
 ) -> anyhow::Result<Reply> {
-    // An empty variable names no cluster.
-    let cluster = connect.cluster.as_deref().unwrap_or_default();
+    let cluster = connect.cluster().unwrap_or_default();
     ensure!(
         node.is_some() || cluster.is_empty(),
         "confirm --deletions: the deletions of all clusters are confirmed: leave out \

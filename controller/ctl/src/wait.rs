@@ -17,9 +17,11 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Number of nodes that a timeout names.
 const NAMED: usize = 10;
 
-/// Waits until a target is programmed on all nodes. A controller that does not answer is asked again.
+/// Waits until a target is programmed on all nodes. After an error the controllers of `again` are asked: pods may have been
+/// replaced.
 pub(crate) async fn run(
-    clients: &[Client],
+    mut clients: Vec<Client>,
+    again: impl AsyncFn() -> anyhow::Result<Vec<Client>>,
     target: &Target,
     skip_disconnected: bool,
     limit: Duration,
@@ -27,7 +29,9 @@ pub(crate) async fn run(
     let deadline = Instant::now() + limit;
     let mut last = None;
     loop {
-        let asked = timeout_at(deadline, ask(clients, &target.path, skip_disconnected)).await;
+        target.check(clients.len())?;
+        let asked = timeout_at(deadline, ask(&clients, &target.path, skip_disconnected)).await;
+        let has_failed = matches!(asked, Ok(Err(_)));
         match asked {
             Ok(Ok(progress)) if progress.is_done() => {
                 let count = progress.nodes.len();
@@ -36,6 +40,13 @@ pub(crate) async fn run(
             }
             Ok(answer) => last = Some(answer),
             Err(_) => {}
+        }
+        if has_failed {
+            match timeout_at(deadline, again()).await {
+                Ok(Ok(now)) => clients = now,
+                Ok(Err(error)) => last = Some(Err(error)),
+                Err(_) => {}
+            }
         }
         if Instant::now() + PAUSE >= deadline {
             return match last {
@@ -78,7 +89,7 @@ impl Target {
 
 impl Target {
     /// Checks that the target is the same at so many controllers.
-    pub(crate) fn check(&self, controllers: usize) -> anyhow::Result<()> {
+    fn check(&self, controllers: usize) -> anyhow::Result<()> {
         let is_revision = !self.text.contains('/');
         ensure!(
             controllers == 1 || !is_revision,

@@ -5,6 +5,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::{Duration, Instant};
 
+use portolan_runtime::Readiness;
 use portolan_serve::{NodeStatus, RecentChange, RecordProblem};
 use portolan_source::HeldKey;
 use portolan_source::deletions::HeldLoss;
@@ -158,10 +159,13 @@ pub(super) fn node_details(debug: &Debug, agent: &NodeStatus) -> NodeDetails {
 
 /// A digest of what pages show and followers want to know of at once. Times are left out: they change
 /// always.
-pub(super) fn digest(debug: &Debug) -> u64 {
+pub(super) fn digest(debug: &Debug, readiness: &Readiness) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for cluster in debug.clusters.names() {
-        (&cluster, debug.tables.head(&cluster)).hash(&mut hasher);
+    readiness.pending().hash(&mut hasher);
+    // Agents follow below; counting them for each cluster would cost more.
+    for cluster in debug.cluster_statuses(&[]) {
+        (&cluster.name, cluster.revision).hash(&mut hasher);
+        (cluster.served, cluster.state, cluster.step).hash(&mut hasher);
     }
     for agent in debug.sessions.snapshot() {
         (&agent.cluster, &agent.node, agent.connected).hash(&mut hasher);

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use portolan_model::{
-    Destination as Target, Family, Frontend as Address, FrontendAddress, FrontendKind, Lists,
-    NodeTable, Record, ZoneMask,
+    Destination as Target, Frontend as Address, FrontendAddress, FrontendKind, Lists, NodeTable,
+    Record, ZoneMask,
 };
 use portolan_status::{
     Destination, Frontend, ListQuery, Listed, Port, ServiceDetails, ServiceRow, Services,
@@ -211,14 +211,14 @@ fn port(table: &NodeTable, record: &Record, is_of_node: bool) -> Port {
 
 /// The destinations that a node has for any frontend of a record.
 fn on_node(table: &NodeTable, record: &Record) -> Vec<Target> {
-    let mut all: Vec<_> = [Family::V4, Family::V6]
-        .into_iter()
-        .flat_map(|family| {
-            let mut both = table.list(record, family, Lists::Cluster);
-            both.extend(table.list(record, family, Lists::Local));
-            both
-        })
-        .collect();
+    let of_frontend = |one: &Address| {
+        let mut found = table.destinations(record, one);
+        if one.has_short_circuit() {
+            found.extend(table.list(record, one.family(), Lists::Cluster));
+        }
+        found
+    };
+    let mut all: Vec<_> = record.frontends.iter().flat_map(of_frontend).collect();
     all.sort_unstable();
     all.dedup();
     all

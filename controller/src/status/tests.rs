@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
+use portolan_federate::state::{Phase, Status};
 use portolan_model::{
     Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeInfo, NodeKey, NodeOverlay,
     Protocol, Record, RecordKey,
@@ -249,6 +250,27 @@ async fn the_destinations_of_a_node_are_its_own() {
 }
 
 #[tokio::test]
+async fn a_node_has_its_own_destinations_alone_by_the_policy_local() {
+    let mut world = World::new();
+    let mut local = record(0);
+    local.frontends.truncate(1);
+    local.frontends[0].lists = Lists::Local;
+    local.destinations = (0..5).map(destination).collect();
+    world.publish(0..1);
+    let records = BTreeMap::from([(local.key.clone(), Some(Arc::new(local)))]);
+    let delta = TableDelta {
+        records,
+        ..TableDelta::default()
+    };
+    world.publisher.publish(Update::from(&delta));
+    let service = "/status/service?namespace=shop&name=web-000";
+    let (_, page) = world.get(&format!("{service}&node=node-a")).await;
+    assert!(page.contains("1 destination on node-a"), "{page}");
+    let (_, page) = world.get(service).await;
+    assert!(page.contains("5 destinations"), "{page}");
+}
+
+#[tokio::test]
 async fn problems_have_object_field_message_and_age() {
     let world = World::new();
     let text = "Service a/<b>: spec.ports: a <i>bad</i> one".to_owned();
@@ -344,6 +366,35 @@ async fn a_page_has_the_digest_that_the_stream_of_changes_begins_with() {
     let first = String::from_utf8(first.to_vec()).unwrap();
     let told = format!("data: {}\n", digest(&after));
     assert!(first.contains(&told), "{first}: {told}");
+}
+
+#[tokio::test]
+async fn the_digest_has_readiness_and_states_of_clusters() {
+    let mut world = World::new();
+    world.publish(0..1);
+    let ready = world.pages.digest();
+    let block = world.pages.readiness.block("the source");
+    assert_ne!(world.pages.digest(), ready);
+    drop(block);
+    assert_eq!(world.pages.digest(), ready);
+    let status = |step| Status {
+        phase: Phase::Ready,
+        step,
+        reach_step: step,
+        drain_step: step,
+        drained: false,
+        last_contact: None,
+        stale_for: Duration::ZERO,
+        recent_losses: Vec::new(),
+        losses: 0,
+    };
+    let digest_at = |step| {
+        let statuses = BTreeMap::from([("".into(), status(step))]);
+        world.pages.debug.states.lock().statuses = statuses;
+        world.pages.digest()
+    };
+    assert_ne!(digest_at(20), ready);
+    assert_ne!(digest_at(7), digest_at(20));
 }
 
 #[tokio::test]

@@ -276,6 +276,14 @@ fn pages_have_the_digest_that_a_browser_compares_with_the_newest_one() {
 }
 
 #[test]
+fn a_page_of_an_error_replaces_the_one_in_the_browser() {
+    let script = asset("live.js").unwrap().text;
+    assert!(!script.contains("answer.ok"));
+    let page = error(&Frame::default(), Tab::Services, "gone");
+    assert!(page.contains("id=\"main\""), "{page}");
+}
+
+#[test]
 fn tables_and_fields_have_names_for_screen_readers() {
     for (name, page) in pages(HOSTILE) {
         assert!(

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use clap::Parser as _;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::args::Cli;
 
 #[test]
 fn addresses_are_urls() {
@@ -48,6 +50,13 @@ async fn a_silent_controller_is_given_up() {
     };
     let error = client.get("/debug/nodes").await.unwrap_err().to_string();
     assert!(error.contains("no answer in 50ms"), "{error}");
+}
+
+#[test]
+fn an_empty_variable_names_no_cluster() {
+    let cli = Cli::parse_from(["portolanctl", "--cluster=", "nodes"]);
+    let client = cli.connect.client("--controller", ADMIN).unwrap();
+    assert_eq!(client.in_cluster("/debug/nodes"), "/debug/nodes");
 }
 
 #[test]

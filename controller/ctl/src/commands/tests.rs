@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -256,4 +257,32 @@ async fn the_deletions_of_one_cluster_cannot_be_confirmed_alone() {
         run_at(&[&address], &good).await.unwrap();
     }
     assert_eq!(count.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn the_namespace_of_pods_is_none_of_a_load_balancer() {
+    for arguments in [
+        ["delete", "lb", "web", "--namespace=prod"],
+        ["get", "lb", "web", "--namespace=prod"],
+        ["diff", "--file=a.yaml", "--namespace=prod", "--timeout=1s"],
+    ] {
+        let etcd = ["portolanctl", "--etcd-endpoint=http://127.0.0.1:1"];
+        let cli = Cli::parse_from(etcd.iter().take(1).chain(&arguments).chain(&etcd[1..]));
+        let error = run(&cli).await.unwrap_err().to_string();
+        assert!(error.starts_with("--namespace: "), "{error}");
+    }
+}
+
+/// The pod of a controller is replaced while a Service is waited for.
+#[tokio::test]
+async fn a_wait_asks_the_controllers_of_now() {
+    let programmed = json!({"nodes": [{"node": "a", "connected": true, "programmed": true}]});
+    let new = answering(&[("/debug/programmed", programmed)]).await;
+    let at = |address: &str| of_agent(address, Duration::from_secs(1));
+    let gone = vec![at("http://127.0.0.1:1").unwrap()];
+    let again = async || Ok(vec![at(&new)?]);
+    let target = wait::Target::new("default/web", None).unwrap();
+    let limit = Duration::from_secs(30);
+    let reply = wait::run(gone, again, &target, false, limit).await.unwrap();
+    assert_eq!(reply.code, 0, "{}", reply.text);
 }

@@ -42,7 +42,7 @@ pub(crate) struct EnvArgs {
 
 /// Prints the variables of a namespace's pods.
 pub(crate) async fn run(connect: &ConnectArgs, args: &EnvArgs) -> anyhow::Result<Reply> {
-    if connect.cluster.is_some() {
+    if connect.cluster().is_some() {
         bail!(
             "--cluster: the tables of a controller have no Services; name the cluster's API server by \
              --kubeconfig or --context, or its files by --file"

@@ -53,6 +53,7 @@ pub(crate) fn show(answers: Vec<Value>, args: &HealthArgs, wide: bool) -> anyhow
         name.unwrap_or_default()
     );
     let is_unhealthy = balancers.iter().any(merge::Balancer::is_unhealthy);
+    let is_all_up = args.down && !is_unhealthy && !balancers.is_empty();
     if args.down {
         balancers.retain(merge::Balancer::is_unhealthy);
         for balancer in &mut balancers {
@@ -60,6 +61,7 @@ pub(crate) fn show(answers: Vec<Value>, args: &HealthArgs, wide: bool) -> anyhow
         }
     }
     let text = match wide {
+        _ if is_all_up => "no backend is down\n".to_owned(),
         true => show::by_node(&balancers),
         false => show::by_backend(&balancers),
     };

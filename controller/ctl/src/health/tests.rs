@@ -144,6 +144,11 @@ fn lines_can_be_chosen() {
     );
     // What is left out counts all the same.
     assert_eq!(reply.code, UNHEALTHY);
+    for wide in [false, true] {
+        let up = [node("lb-1", true, "up"), node("lb-2", true, "up")];
+        let reply = show(vec![json!({ "nodes": up })], &down, wide).unwrap();
+        assert_eq!((&*reply.text, reply.code), ("no backend is down\n", 0));
+    }
 }
 
 #[test]

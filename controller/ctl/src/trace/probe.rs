@@ -34,12 +34,19 @@ pub(super) async fn probe(to: SocketAddr, is_udp: bool) -> anyhow::Result<Probed
     };
     match ended {
         Err(_) => Ok(Probed::Silent),
-        Ok(Ok(())) => Ok(Probed::Answered),
-        Ok(Err(error)) => match error.kind() {
-            ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable => Ok(Probed::Refused),
-            ErrorKind::TimedOut => Ok(Probed::Silent),
-            _ => Err(error).with_context(|| format!("probe of {to}")),
-        },
+        Ok(ended) => end(ended).with_context(|| format!("probe of {to}")),
+    }
+}
+
+fn end(ended: std::io::Result<()>) -> std::io::Result<Probed> {
+    let Err(error) = ended else {
+        return Ok(Probed::Answered);
+    };
+    match error.kind() {
+        ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable => Ok(Probed::Refused),
+        // A datagram that rules drop on its way out of this host is not permitted.
+        ErrorKind::TimedOut | ErrorKind::PermissionDenied => Ok(Probed::Silent),
+        _ => Err(error),
     }
 }
 
@@ -190,6 +197,14 @@ mod tests {
             trace.notes,
             ["probe: answered; connections of 10.244.0.1:80 +2"]
         );
+    }
+
+    #[test]
+    fn a_datagram_that_is_dropped_on_its_way_out_has_no_answer() {
+        let ended = |kind: ErrorKind| end(Err(kind.into())).map_err(|error| error.kind());
+        assert_eq!(ended(ErrorKind::PermissionDenied), Ok(Probed::Silent));
+        assert_eq!(ended(ErrorKind::ConnectionRefused), Ok(Probed::Refused));
+        assert_eq!(ended(ErrorKind::AddrInUse), Err(ErrorKind::AddrInUse));
     }
 
     #[tokio::test]

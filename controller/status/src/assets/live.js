@@ -32,7 +32,10 @@
       const next = page.getElementById("main");
       const main = content();
       late = isEdited(main);
-      if (answer.ok && next && !late) {
+      // A page that tells of an error is the answer too.
+      if (!next) {
+        live.textContent = "no answer";
+      } else if (!late) {
         const find = counterpart(document.activeElement, main);
         main.replaceChildren(...next.childNodes);
         find(main)?.focus({ preventScroll: true });
