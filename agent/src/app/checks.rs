@@ -72,6 +72,7 @@ pub(super) fn check_backends(
         health: health.clone(),
         overrides: overrides.clone(),
         reports: reports.clone(),
+        suspended: controls.suspended.subscribe(),
     });
     let (hooks_out, hooks) = watch::channel(Arc::default());
     if args.source == Source::File {

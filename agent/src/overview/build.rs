@@ -18,7 +18,7 @@ use super::meter::Readings;
 use super::{Backend, Balancer, Command, MAX_ENTRIES, Overview, Usage, VirtualServer};
 use crate::args::BackendName;
 use crate::backends::overrides::{Override, OverrideMap, addresses, balancer_name};
-use crate::backends::{Health, is_served, second};
+use crate::backends::{Health, is_served, quorum, second};
 use crate::subscribe::Report;
 
 /// The scheduler of a load balancer that names none.
@@ -39,6 +39,8 @@ pub(super) struct Sources<'a> {
     pub(super) report: Option<&'a Report>,
     /// Counters of the kernel, if they were read.
     pub(super) readings: Option<&'a Readings>,
+    /// Whether no checks run.
+    pub(super) checks_suspended: bool,
     /// The time.
     pub(super) now: Now,
 }
@@ -113,6 +115,7 @@ impl<'a> Chosen<'a> {
                 .take(MAX_ERRORS)
                 .collect(),
             unread: None,
+            awaits_checks: !sources.checks_suspended && !self.has_result(sources.health),
             balancers: balancers
                 .map(|(record, balancing)| {
                     let health = self.table.health.get(&record.key);
@@ -123,6 +126,20 @@ impl<'a> Chosen<'a> {
             commands: self.commands(sources),
             omitted: self.omitted,
         }
+    }
+
+    /// Returns `true` if checks have decided about the quorum of a load balancer.
+    fn has_result(&self, health: &Health) -> bool {
+        let has_checks = |balancing: &Balancing| {
+            let mut profiles = balancing.profiles.iter();
+            profiles.any(|profile| !profile.checks.is_empty())
+        };
+        let is_known = |record: &Record| {
+            let verdicts = health.get(&record.key);
+            verdicts.and_then(|verdicts| quorum(verdicts)).is_some()
+        };
+        let mut records = self.records.iter();
+        records.any(|(record, balancing)| has_checks(balancing) && is_known(record))
     }
 
     /// Returns the commands about the load balancers with the name, or about all.
@@ -199,7 +216,7 @@ fn balancer(
         frontend: record.key.port.to_string(),
         protocol: record.key.protocol.to_string(),
         scheduler: scheduler.unwrap_or(DEFAULT_SCHEDULER).to_owned(),
-        quorum: verdicts.map(|verdicts| verdicts.quorum),
+        quorum: verdicts.and_then(quorum),
         sorry_server_active: balancing
             .sorry_server
             .is_some()

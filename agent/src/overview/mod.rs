@@ -34,6 +34,9 @@ pub struct Overview {
     pub errors: Vec<String>,
     /// Reason why there are no numbers of connections; `None` if there are.
     pub unread: Option<String>,
+    /// Whether the checks have no result yet that decides about the quorum of any load balancer, though they run.
+    #[serde(default)]
+    pub awaits_checks: bool,
     /// The load balancers, each frontend by itself, in the order of their names.
     pub balancers: Vec<Balancer>,
     /// Commands of operators about backends, in the order of the backends' names.
@@ -66,7 +69,7 @@ pub struct Balancer {
     pub protocol: String,
     /// Scheduler, by the kernel's name.
     pub scheduler: String,
-    /// Whether enough weight is healthy; `None` before anything was judged.
+    /// Whether enough weight is healthy; `None` as long as backends without a result decide.
     pub quorum: Option<bool>,
     /// Whether the sorry server serves; `None` without one. `false` if it serves one of two families alone, because the
     /// other one has quorum.
@@ -150,7 +153,9 @@ pub struct Rates {
 
 impl Overview {
     /// Reason why the host is not healthy; empty if it is. It is when its table is programmed and each load balancer
-    /// has quorum or a serving sorry server.
+    /// has quorum or a serving sorry server. One whose backends have no result is none beside others that have some: it
+    /// is new, and the host would not serve the others any better elsewhere. Nor is it while checks are suspended: a
+    /// standby that is never healthy could never become active.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -162,8 +167,11 @@ impl Overview {
             let name = format!("{}:{}", balancer.name, balancer.frontend);
             let errors = balancer.errors.iter();
             faults.extend(errors.map(|error| format!("{name}: {error}")));
-            if balancer.quorum != Some(true) && balancer.sorry_server_active != Some(true) {
-                faults.push(format!("{name}: no quorum"));
+            match balancer.quorum {
+                _ if balancer.sorry_server_active == Some(true) => {}
+                Some(false) => faults.push(format!("{name}: no quorum")),
+                None if self.awaits_checks => faults.push(format!("{name}: not checked yet")),
+                Some(true) | None => {}
             }
         }
         if self.omitted > 0 {

@@ -29,6 +29,8 @@ pub(crate) struct Inputs {
     pub(crate) overrides: OverrideStore,
     /// Outcomes of programming.
     pub(crate) reports: watch::Receiver<Option<Report>>,
+    /// Whether no checks run.
+    pub(crate) suspended: watch::Receiver<bool>,
 }
 
 /// Answers requests for overviews.
@@ -76,6 +78,7 @@ impl Overviews {
             health: &health,
             report: report.as_ref(),
             readings: readings.as_ref(),
+            checks_suspended: *self.inputs.suspended.borrow(),
             now: Now {
                 wall: Timestamp::now(),
                 boot: since_boot(),

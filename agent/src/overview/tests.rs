@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_health::{Administrative, BackendStatus, Presence, State, Verdict, Verdicts};
+use portolan_model::check::{Check, Probe, TcpProbe};
 use portolan_model::ipvs::{Connections, ForwardingMethod, Thresholds, VirtualServerKey};
 use portolan_model::{
     AdministrativeState, Balancing, Destination, Frontend, FrontendAddress, FrontendKind,
@@ -194,6 +195,7 @@ async fn a_table_and_its_verdicts_become_an_overview_and_lines() {
         health: &Health::from_iter([(key("web"), Arc::new(judged))]),
         report: Some(&report(vec![])),
         readings: Some(&readings),
+        checks_suspended: false,
         now: now(),
     });
     assert_eq!(overview.at, "2026-01-02T03:04:05Z");
@@ -274,6 +276,7 @@ fn a_backend_that_no_frontend_is_in_front_of_is_not_shown() {
         health: &Health::new(),
         report: None,
         readings: None,
+        checks_suspended: false,
         now: now(),
     });
     let backends = overview.balancers[0].backends.iter();
@@ -299,6 +302,7 @@ fn a_host_is_healthy_when_all_is_programmed_and_has_quorum_or_a_sorry_server() {
             health: &Health::from_iter(health),
             report: report.as_ref(),
             readings: None,
+            checks_suspended: false,
             now: now(),
         });
         overview.faults()
@@ -310,7 +314,8 @@ fn a_host_is_healthy_when_all_is_programmed_and_has_quorum_or_a_sorry_server() {
         faults(Some((false, false)), good()),
         ["default/web:http: no quorum"]
     );
-    assert_eq!(faults(None, good()), ["default/web:http: no quorum"]);
+    let awaited = ["default/web:http: not checked yet"];
+    assert_eq!(faults(None, good()), awaited);
     assert_eq!(
         faults(Some((true, false)), None),
         ["no table has been programmed yet"]
@@ -327,6 +332,39 @@ fn a_host_is_healthy_when_all_is_programmed_and_has_quorum_or_a_sorry_server() {
 }
 
 #[test]
+fn backends_without_a_result_are_a_fault_of_a_host_that_checks_and_knows_none() {
+    let checked = |name: &str| {
+        let mut record = record(name, 10);
+        let mut balancing = Balancing::clone(record.balancing.as_ref().unwrap());
+        balancing.profiles[0].checks = vec![Arc::new(Check::new(Probe::Tcp(TcpProbe::default())))];
+        record.balancing = Some(Arc::new(balancing));
+        record
+    };
+    let table = table(vec![checked("new"), checked("web")]);
+    let open = Verdicts {
+        is_quorum_open: true,
+        ..Verdicts::clone(&verdicts(false))
+    };
+    let faults = |web: &Verdicts, checks_suspended| {
+        let health = [("new", open.clone()), ("web", web.clone())];
+        let health = health.map(|(name, verdicts)| (key(name), Arc::new(verdicts)));
+        let overview = Chosen::new(&table, None).overview(Sources {
+            overrides: &OverrideMap::default(),
+            health: &Health::from_iter(health),
+            report: Some(&report(vec![])),
+            readings: None,
+            checks_suspended,
+            now: now(),
+        });
+        overview.faults().len()
+    };
+    assert_eq!(faults(&open, false), 2);
+    assert_eq!(faults(&open, true), 0, "a standby that does not check");
+    assert_eq!(faults(&verdicts(true), false), 0, "a new load balancer");
+    assert_eq!(faults(&verdicts(false), false), 1);
+}
+
+#[test]
 fn an_answer_is_bounded_and_each_load_balancer_can_be_asked_for() {
     let many = (0..3_000).map(|number| record(&format!("web-{number}"), 10));
     let table = table(many.collect());
@@ -338,6 +376,7 @@ fn an_answer_is_bounded_and_each_load_balancer_can_be_asked_for() {
         health: &Health::new(),
         report: None,
         readings: None,
+        checks_suspended: false,
         now: now(),
     });
     assert_eq!(overview.balancers.len() + overview.omitted, 3_000);
@@ -361,6 +400,7 @@ async fn the_command_asks_the_agent_over_its_socket() {
         tables,
         health,
         reports,
+        suspended: watch::channel(false).1,
     });
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
     let router = axum::Router::new().nest("/debug", router.dumps());

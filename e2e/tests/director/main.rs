@@ -67,6 +67,14 @@ fn requests_follow_the_health_of_the_backends() {
         agent.wait_for_log(text, PATIENT).unwrap();
     }
     assert_eq!(world.ipvsadm(), before);
+    // Nor does one at the start, which says nothing about what there should be.
+    agent.kill9().unwrap();
+    let mut agent = world.start_agent();
+    agent.wait_for_log("not applied: 1 error", PATIENT).unwrap();
+    let (code, answer) = world.ask_agent(&["reload"]);
+    assert!(code != Some(0) && answer.contains("nosuch"), "{answer}");
+    assert_eq!(world.ipvsadm(), before);
+    world.wait_for_answers(&[a.name(), b.name()]);
     world.write(&text.replace("scheduler: rr", "scheduler: wrr"));
     let is_changed = || world.ipvsadm().contains("-s wrr").then_some(());
     wait_for("the next good file", PATIENT, is_changed).unwrap();

@@ -37,7 +37,7 @@ pub struct Report {
     pub names: Vec<portolan_dns::NamesChange>,
     /// All problems now but those of one known object, which are in the changes.
     pub problems: Vec<FileProblem>,
-    /// Whether every path could be read at least once.
+    /// Whether every path could be read at least once. With load balancers, also whether one reading had no error.
     pub complete: bool,
     /// Whether every path could be listed and every file read this time.
     pub is_readable: bool,
@@ -64,6 +64,8 @@ pub struct Files {
     /// All problems but those of one known object.
     problems: Vec<FileProblem>,
     complete: bool,
+    /// Whether errors have kept the load balancers of the last reading from being applied.
+    is_refused: bool,
 }
 
 /// A configured path.
@@ -106,6 +108,7 @@ impl Files {
             unlisted: Vec::new(),
             problems: Vec::new(),
             complete: false,
+            is_refused: false,
         }
     }
 
@@ -165,11 +168,12 @@ impl Files {
         let is_other = exports.is_some_and(Exports::take_changed);
         let is_news = self.read() || unlisted != self.unlisted || is_released || is_other;
         self.unlisted = unlisted;
-        self.complete |= self.is_complete();
         let (changes, names) = match is_news {
             true => self.merge(),
             false => Default::default(),
         };
+        // Files of which none was ever applied say nothing about what there should be.
+        self.complete |= self.is_complete() && !self.is_refused;
         let has_host = self.complete && self.balancers.host.is_some();
         Report {
             changes,
@@ -231,7 +235,9 @@ impl Files {
 
     /// Merges the contents of all files. If they have load balancers, or had some, and anything is wrong, nothing changes.
     fn merge(&mut self) -> (Vec<ObjectChange>, Vec<portolan_dns::NamesChange>) {
-        let generation = match self.read_balancers() {
+        let read = self.read_balancers();
+        self.is_refused = read.is_err();
+        let generation = match read {
             Ok(generation) => generation,
             Err(problems) => {
                 self.problems = problems;

@@ -89,6 +89,25 @@ fn with_an_error_in_any_file_nothing_changes() {
 }
 
 #[test]
+fn a_start_with_an_error_waits_for_the_mended_file() {
+    let mut rig = Rig::new();
+    rig.write("a.yaml", &WEB.replace("port: 80", "port: 70000"));
+    rig.write("b.yaml", &service("a"));
+    for _ in 0..2 {
+        let report = rig.refresh();
+        assert!(!report.complete && report.changes.is_empty());
+        assert_eq!(problems(&report).len(), 2);
+    }
+    rig.write("a.yaml", WEB);
+    let report = rig.refresh();
+    assert!(report.complete && report.problems.is_empty());
+    assert_eq!(backends(&rig), ["10.0.0.11:80"]);
+    // Later errors keep what is in force.
+    rig.write("a.yaml", "{}");
+    assert!(rig.refresh().complete);
+}
+
+#[test]
 fn an_emptied_file_keeps_its_load_balancers_until_it_has_a_comment() {
     let mut rig = Rig::new();
     rig.write("lb.yaml", WEB);
