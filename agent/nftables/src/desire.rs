@@ -91,6 +91,7 @@ pub fn everything(family: Family, config: &Config, node: &NodeInfo) -> TableCont
             .map(|set| (Arc::clone(&set.name), (set, Elements::new())))
             .collect(),
         chains: chains(family, config, node, &needs),
+        ..TableContent::default()
     }
 }
 

@@ -29,8 +29,9 @@ pub fn plan(
     let empty = TableContent::default();
     let mut plan = Plan::default();
     let observed = match observed {
-        Some(observed) if has_other_types(desired, observed) => {
-            // A set cannot change its type: the table is made anew, within the transaction.
+        Some(observed) if observed.is_dormant || has_other_types(desired, observed) => {
+            // A set cannot change its type, and a kernel may refuse new base chains while a table is woken: the table
+            // is made anew, within the transaction.
             plan.requests.push(Request::DelTable);
             plan.requests.push(Request::AddTable);
             &empty

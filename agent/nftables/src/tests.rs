@@ -325,6 +325,27 @@ fn what_somebody_else_changed_in_our_table_is_mended() {
 }
 
 #[test]
+fn a_base_chain_with_another_policy_and_a_table_that_sleeps_are_made_anew() {
+    let frontend = vip("10.96.0.1", FrontendKind::ClusterIp, Lists::Cluster);
+    let wanted = desired(&table([record("a", vec![frontend], 3)]), None);
+    // A chain with another policy is read so.
+    let mut dropping = wanted.clone();
+    dropping.chains.get_mut("nat-in").unwrap().0.base = None;
+    let mut dormant = wanted.clone();
+    dormant.is_dormant = true;
+    for (broken, expected) in [
+        (dropping, Request::DelChain("nat-in".into())),
+        (dormant, Request::DelTable),
+    ] {
+        let requests = plan(&wanted, Some(&broken), Surplus::Delete);
+        assert!(requests.contains(&expected), "{requests:?}");
+        let mut content = Some(broken);
+        advance(&mut content, &requests);
+        assert_eq!(content.as_ref(), Some(&wanted));
+    }
+}
+
+#[test]
 fn load_balancers_are_left_out_by_name() {
     let mut balanced = record(
         "web",

@@ -5,6 +5,8 @@
 mod clients;
 mod hand_over;
 mod takeover;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +36,25 @@ struct Observed {
     tables: BTreeMap<Family, Option<TableContent>>,
     /// The generation in which they were so; `None` if others made one meanwhile.
     generation: Option<u32>,
+    /// Whether others may have changed them since: a notice is given only once.
+    is_due: bool,
+}
+
+impl Observed {
+    /// Returns whether the tables must be read, which stays so until they are. `told` is whether others have changed
+    /// them, if that is known.
+    fn must_be_read(&mut self, told: Option<bool>, now: u32) -> bool {
+        self.is_due |= match told {
+            Some(true) => true,
+            // Others have changed tables of their own.
+            Some(false) => self.generation.is_none(),
+            None => self.generation != Some(now),
+        };
+        if !self.is_due {
+            self.generation = Some(now);
+        }
+        self.is_due
+    }
 }
 
 /// Reconciles the kernel's nftables with one table.
@@ -186,14 +207,9 @@ impl NftablesReconciler {
         };
         let generation = self.kernel.generation()?;
         // After the generation: what is told later is noticed later.
-        match self.kernel.take_disturbed(TABLE) {
-            Some(false) if observed.generation.is_some() => {
-                // Others have changed tables of their own.
-                observed.generation = Some(generation);
-                return Ok(None);
-            }
-            None if observed.generation == Some(generation) => return Ok(None),
-            _ => {}
+        let told = self.kernel.take_disturbed(TABLE);
+        if !observed.must_be_read(told, generation) {
+            return Ok(None);
         }
         let now = self.read()?;
         let Some(observed) = &self.observed else {
@@ -222,6 +238,7 @@ impl NftablesReconciler {
         Ok(Observed {
             tables: tables.into_iter().collect(),
             generation: Some(generation),
+            is_due: false,
         })
     }
 
@@ -282,7 +299,7 @@ impl NftablesReconciler {
             }
         }
         self.forgotten = None;
-        let is_complete = surplus == Surplus::Delete && self.observed.is_some();
+        let is_complete = is_complete(surplus, outcome.broken, self.observed.is_some());
         self.followed = is_complete.then(|| Arc::clone(table));
         outcome.duration = start.elapsed();
         Ok(outcome)
@@ -443,6 +460,12 @@ impl NftablesReconciler {
         self.flows_due = Families::NONE;
         Ok(Some(deleted))
     }
+}
+
+/// Whether the kernel has all of a table, so that the next one may be programmed by what differs from it. A family that
+/// failed is as before, although the tables may have been read since, for the other family.
+fn is_complete(surplus: Surplus, broken: Families, is_observed: bool) -> bool {
+    surplus == Surplus::Delete && broken.is_empty() && is_observed
 }
 
 /// Logs what the kernel refused.

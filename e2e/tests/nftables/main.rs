@@ -184,6 +184,8 @@ fn an_agent_that_restarts_changes_nothing_and_mends_what_others_changed() {
         "flush map ip6 portolan services",
         "flush chain ip portolan nat-in",
         "add chain ip portolan stray",
+        "chain ip portolan nat-in { policy drop; }",
+        "add table ip6 portolan { flags dormant; }",
         "delete table ip6 portolan",
         "flush ruleset",
     ] {

@@ -132,8 +132,14 @@ impl Nftables {
     /// # Errors
     /// If the kernel refuses, or the socket fails.
     pub fn tables(&mut self, family: Family) -> Result<Vec<String>, SocketError> {
-        let read = |names: &mut Vec<String>, payload: &[u8]| {
-            names.push(reply::read_name(payload)?);
+        let tables = self.tables_and_sleep(family)?.into_iter();
+        Ok(tables.map(|(name, _)| name).collect())
+    }
+
+    /// Names of the tables of a family, and whether each sleeps.
+    fn tables_and_sleep(&mut self, family: Family) -> Result<Vec<(String, bool)>, SocketError> {
+        let read = |tables: &mut Vec<(String, bool)>, payload: &[u8]| {
+            tables.push(reply::read_table(payload)?);
             Ok(())
         };
         self.dump(GET_TABLE, family, &|_| {}, read)
@@ -149,15 +155,19 @@ impl Nftables {
         family: Family,
         table: &str,
     ) -> Result<Option<TableContent>, SocketError> {
-        if !self.tables(family)?.iter().any(|name| name == table) {
+        let mut tables = self.tables_and_sleep(family)?.into_iter();
+        let Some((_, is_dormant)) = tables.find(|(name, _)| name == table) else {
             return Ok(None);
-        }
+        };
         let named = |writer: &mut Writer| writer.string(1, table);
         let sets = self.dump(GET_SET, family, &named, |sets: &mut Vec<Set>, payload| {
             sets.extend(reply::read_set(payload, table)?);
             Ok(())
         })?;
-        let mut content = TableContent::default();
+        let mut content = TableContent {
+            is_dormant,
+            ..TableContent::default()
+        };
         for set in sets {
             let elements = match set.dynamic {
                 Some(_) => Elements::new(),

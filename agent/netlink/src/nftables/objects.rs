@@ -16,7 +16,7 @@ pub struct Chain {
     pub base: Option<Base>,
 }
 
-/// The way of packets into a base chain, whose policy is to accept.
+/// The way of packets into a base chain, whose policy is to accept. A chain with another policy is read as one without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Base {
     /// Type of the chain.
@@ -229,4 +229,6 @@ pub struct TableContent {
     pub sets: BTreeMap<Arc<str>, (Set, Elements)>,
     /// Chains with their rules, by name.
     pub chains: Chains,
+    /// Whether somebody has had the table sleep: no packet enters its chains. Ours never does.
+    pub is_dormant: bool,
 }

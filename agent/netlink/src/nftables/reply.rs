@@ -13,6 +13,9 @@ use super::{
 };
 use crate::wire::{Attribute, Attributes, Malformed};
 
+/// `NF_ACCEPT`.
+const ACCEPT: u32 = 1;
+
 /// An object, if it belongs to the table.
 type OfTable<T> = Result<Option<T>, Malformed>;
 
@@ -25,6 +28,14 @@ fn of_table<'a>(payload: &'a [u8], table: &str) -> OfTable<Attributes<'a>> {
 
 pub(super) fn read_name(payload: &[u8]) -> Result<String, Malformed> {
     Ok(Attributes::new(payload, HEADER_LEN)?.get(1)?.string())
+}
+
+/// Name of a table, and whether it sleeps (`NFT_TABLE_F_DORMANT`).
+pub(super) fn read_table(payload: &[u8]) -> Result<(String, bool), Malformed> {
+    let attributes = Attributes::new(payload, HEADER_LEN)?;
+    let flags = attributes.find(2)?.map(Attribute::be32).transpose()?;
+    let is_dormant = flags.is_some_and(|flags| flags & 1 != 0);
+    Ok((attributes.get(1)?.string(), is_dormant))
 }
 
 /// `NFTA_GEN_ID`.
@@ -44,8 +55,12 @@ pub(super) fn read_chain(payload: &[u8], table: &str) -> OfTable<Chain> {
     Ok(Some(Chain { name, base }))
 }
 
-/// A kind or hook that we do not use makes it no base chain of ours.
+/// A kind, hook or policy that we do not use makes it no base chain of ours.
 fn read_base(hook: Attributes<'_>, chain: &Attributes<'_>) -> OfTable<Base> {
+    let policy = chain.find(5)?.map(Attribute::be32).transpose()?;
+    if policy.is_some_and(|policy| policy != ACCEPT) {
+        return Ok(None);
+    }
     let priority = i32::from_be_bytes(hook.get(2)?.exact()?);
     let hook = Hook::from_number(hook.get(1)?.be32()?);
     let kind = match chain.get(7)?.string().as_str() {

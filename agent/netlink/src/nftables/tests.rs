@@ -37,6 +37,53 @@ fn name_of_a_table_is_read() {
 }
 
 #[test]
+fn a_table_that_sleeps_is_told_from_others() {
+    let sleeps = |flags: Option<u32>| {
+        let mut writer = Writer::default();
+        writer.raw(&header(Family::V4));
+        writer.string(1, TABLE);
+        if let Some(flags) = flags {
+            writer.be32(2, flags);
+        }
+        let (name, is_dormant) = reply::read_table(writer.as_bytes()).unwrap();
+        assert_eq!(name, TABLE);
+        is_dormant
+    };
+    for flags in [None, Some(0), Some(2)] {
+        assert!(!sleeps(flags), "{flags:?}");
+    }
+    for flags in [Some(1), Some(3)] {
+        assert!(sleeps(flags), "{flags:?}");
+    }
+}
+
+#[test]
+fn a_chain_with_another_policy_is_no_base_chain_of_ours() {
+    let chain = Chain {
+        name: "nat-in".into(),
+        base: Some(Base {
+            kind: ChainKind::Nat,
+            hook: Hook::Prerouting,
+            priority: -101,
+        }),
+    };
+    let written = only(Request::AddChain(chain.clone()));
+    let mut accepts = Writer::default();
+    accepts.attribute(5, &1_u32.to_be_bytes());
+    let accepts = accepts.as_bytes();
+    let mut places = written.windows(accepts.len());
+    let place = places.position(|window| window == accepts).unwrap();
+    let base = |policy: u8| {
+        let mut written = written.clone();
+        written[place + accepts.len() - 1] = policy;
+        let read = reply::read_chain(&written, TABLE);
+        read.unwrap().unwrap().base
+    };
+    assert_eq!(base(1), chain.base);
+    assert_eq!(base(0), None);
+}
+
+#[test]
 fn sets_come_back() {
     use Field::{Ipv4, Ipv6, Number, Port, Protocol};
     let way = [Ipv4, Protocol, Port];
@@ -125,6 +172,7 @@ proptest! {
         for message in Messages::new(&bytes).flatten() {
             let payload = message.payload;
             let _ = reply::read_name(payload);
+            let _ = reply::read_table(payload);
             let _ = reply::read_generation(payload);
             let _ = reply::read_chain(payload, TABLE);
             let _ = reply::read_rule(payload, TABLE);

@@ -26,6 +26,7 @@ fn table(sets: Vec<(Set, Elements)>, rules: Vec<Rule>) -> TableContent {
             .map(|(set, elements)| (Arc::clone(&set.name), (set, elements)))
             .collect(),
         chains: [(Arc::clone(&chain.name), (chain, rules))].into(),
+        ..TableContent::default()
     }
 }
 
