@@ -81,6 +81,12 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
             }
             self.ask_for_marks(host.marks);
         }
+        let interface =
+            |host: &Option<Arc<Host>>| host.as_ref().and_then(|it| it.interface.clone());
+        if interface(&self.host.host) != interface(&host) {
+            // Clients have to learn of the interface that answers now.
+            self.host.bound.clear();
+        }
         (self.host.host, self.host.owned) = (host, owned);
         self.host.is_settled = false;
     }

@@ -114,6 +114,13 @@ async fn an_active_director_answers_and_one_on_standby_does_not() {
     let again = program(&mut reconciler, host(), &table).await;
     assert_eq!((again.changed, &again.errors[..]), (0, &[][..]));
     assert_eq!((again.new, again.state), ([].into(), outcome.state));
+    let elsewhere = Host {
+        interface: Some("eth1".to_owned()),
+        ..host()
+    };
+    let outcome = program(&mut reconciler, elsewhere, &table).await;
+    assert_eq!(outcome.new, [ip(V4), ip(V6)].into(), "by another interface");
+    program(&mut reconciler, host(), &table).await;
 
     let standby = || Host {
         is_active: false,
