@@ -135,15 +135,12 @@ impl RunCommandArgs {
     /// Checks the flags that only concern `run`, without a look at files.
     ///
     /// # Errors
-    /// If another dataplane is asked for, or a command cannot have names in the zone.
+    /// If another dataplane is asked for, or there can be no names in the zone.
     pub fn validate_flags(&self) -> anyhow::Result<()> {
         ensure!(
             self.run.kernel.dataplane == DataplaneKind::Userspace,
             "run needs --dataplane userspace"
         );
-        if self.command.is_empty() {
-            return Ok(());
-        }
         let zone = ZoneConfig::new(&self.run.userspace.userspace_zone);
         zone.map(drop).context("--userspace-zone")
     }
@@ -199,5 +196,23 @@ mod tests {
         assert_eq!(found, "--file /nowhere/at/all: no such file");
         let found = error(&["run", "--dataplane=ipvs", "--", "true"]);
         assert_eq!(found, "run needs --dataplane userspace");
+    }
+
+    #[test]
+    fn the_zone_must_be_a_name_with_and_without_a_command() {
+        let commands: [&[&str]; 2] = [&[], &["--", "true"]];
+        for command in commands {
+            let validate = |zone: &str| {
+                let zone = format!("--userspace-zone={zone}");
+                let mut args = vec!["run", "--file=/dev/null", zone.as_str()];
+                args.extend(command);
+                parse(&args).validate()
+            };
+            for zone in ["cluster.local", "Cluster.Local", "cluster.local."] {
+                validate(zone).unwrap();
+            }
+            let error = validate(".").unwrap_err();
+            assert_eq!(error.to_string(), "--userspace-zone");
+        }
     }
 }

@@ -97,8 +97,13 @@ impl Loopback {
     pub(crate) fn places(&mut self, ways: &Ways) -> (Places, Vec<Listed>) {
         let chosen = chosen(ways);
         self.keep(&chosen);
+        // What has its own port comes first: others give way to it.
+        let mut chosen: Vec<_> = chosen.into_iter().collect();
+        chosen.sort_by_key(|(chosen, _)| !self.has_own_port(chosen));
         let (mut places, mut listed) = (Places::new(), Vec::new());
-        for ((record, port, is_node_port, is_v4), key) in chosen {
+        for (chosen, key) in chosen {
+            let has_own_port = self.has_own_port(&chosen);
+            let (record, port, is_node_port, is_v4) = chosen;
             let Some(transport) = transport(record.protocol) else {
                 continue;
             };
@@ -114,9 +119,13 @@ impl Loopback {
                     (Ipv6Addr::LOCALHOST.into(), port)
                 }
             };
-            let listen = Listen {
+            let wanted = Listen {
                 transport,
                 at: at.into(),
+            };
+            let listen = match has_own_port {
+                true => wanted,
+                false => self.free(&places, wanted),
             };
             places.insert(listen, key);
             listed.push(Listed {
@@ -126,7 +135,26 @@ impl Loopback {
                 listen,
             });
         }
+        listed.sort_by(|a, b| order(a).cmp(&order(b)));
         (places, listed)
+    }
+
+    /// Whether something is listened for at its own port, which nothing else may have.
+    fn has_own_port(&self, (_, port, is_node_port, is_v4): &Chosen) -> bool {
+        *port >= self.unprivileged && (*is_node_port || *is_v4)
+    }
+
+    /// A place that nothing has: the wanted one, or one with the next free port.
+    fn free(&self, places: &Places, wanted: Listen) -> Listen {
+        let port = wanted.at.port();
+        let next = (port..=u16::MAX).chain((self.unprivileged.max(1)..port).rev());
+        let at = |port| Listen {
+            at: SocketAddr::new(wanted.at.ip(), port),
+            ..wanted
+        };
+        let mut next = next.map(at);
+        next.find(|listen| !places.contains_key(listen))
+            .unwrap_or(wanted)
     }
 
     fn shifted(&self, port: u16) -> u16 {
@@ -186,6 +214,12 @@ impl Loopback {
 
 /// Record, port, whether it is a node port, whether it is IPv4.
 type Chosen = (RecordKey, u16, bool, bool);
+
+/// The order of a list: that of [`Chosen`].
+fn order(listed: &Listed) -> (&RecordKey, u16, bool, bool) {
+    let is_v4 = listed.listen.at.is_ipv4();
+    (&listed.record, listed.port, listed.is_node_port, is_v4)
+}
 
 /// One way for each port and family of a Service.
 fn chosen(ways: &Ways) -> BTreeMap<Chosen, WayKey> {

@@ -52,6 +52,11 @@ pub(super) fn ways(
     found.into_iter().map(|(_, key)| key).collect()
 }
 
+/// A zone in the form that names of targets have: in lower case, without the dot at the end.
+pub(super) fn plain(zone: &str) -> String {
+    zone.trim_end_matches('.').to_ascii_lowercase()
+}
+
 /// Name and namespace of a Service by its name: `web`, `web.shop`, `web.shop.svc`, `web.shop.svc.cluster.local`.
 fn service<'a>(name: &'a str, zone: &str, namespace: &'a str) -> Option<(&'a str, &'a str)> {
     let name = match name.strip_suffix(zone) {
@@ -72,6 +77,15 @@ mod tests {
     use portolan_model::{Frontend, Record, RecordKey};
 
     use super::*;
+
+    #[test]
+    fn a_zone_may_be_written_with_capitals_and_a_dot() {
+        for zone in ["cluster.local", "Cluster.Local", "cluster.local."] {
+            let zone = plain(zone);
+            let found = service("web.shop.svc.cluster.local", &zone, "default");
+            assert_eq!(found, Some(("web", "shop")), "{zone}");
+        }
+    }
 
     #[test]
     fn names_of_all_lengths_lead_to_the_cluster_ip() {

@@ -51,7 +51,7 @@ impl Asked {
             serving: Arc::clone(&proxy.serving),
             table: proxy.table.subscribe(),
             shared: proxy.shared.clone(),
-            zone: zone.to_owned(),
+            zone: find::plain(zone),
             namespace: namespace.to_owned(),
         }))
     }

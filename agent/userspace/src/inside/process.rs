@@ -28,6 +28,9 @@ const NOT_RUN: u8 = 126;
 /// Exit code of a command that is not there.
 const NOT_FOUND: u8 = 127;
 
+/// Exit code of what SIGTERM ends, as shells have it.
+const TERMINATED: u8 = 128 + 15;
+
 /// Runs if the arguments of this process say so: call it before any thread is started.
 #[must_use]
 pub fn asked(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
@@ -92,7 +95,9 @@ async fn follow(
             status = ended(child) => return Ok(exit_code(status?)),
             // A terminal tells the command too.
             _ = signals.interrupt.recv() => {}
-            _ = signals.terminate.recv() => tell(child.as_ref()),
+            _ = signals.terminate.recv() => if let Some(code) = on_terminate(child.as_ref()) {
+                return Ok(code);
+            },
             request = channel.receive::<Numbered<Request>>() => {
                 let (request, _) = request?.ok_or(io::ErrorKind::UnexpectedEof)?;
                 let handled = handled(handle, command, child, request.message).await;
@@ -167,6 +172,15 @@ async fn ended(child: &mut Option<Child>) -> io::Result<ExitStatus> {
         Some(child) => child.wait().await,
         None => std::future::pending().await,
     }
+}
+
+/// Asks the command to end. Returns the exit code if there is none yet: nothing is to be waited for.
+pub(super) fn on_terminate(child: Option<&Child>) -> Option<ExitCode> {
+    if child.is_none() {
+        return Some(ExitCode::from(TERMINATED));
+    }
+    tell(child);
+    None
 }
 
 /// Asks the command to end.

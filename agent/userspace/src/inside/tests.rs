@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitCode;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -50,4 +51,14 @@ async fn the_command_ends_if_its_agent_is_gone_before_an_answer() {
     let (_, handle, _) = rtnetlink::new_connection().unwrap();
     let code = process::until_end(&process, &handle, command).await;
     assert_eq!(code.unwrap(), ExitCode::from(128 + 15));
+}
+
+#[tokio::test]
+async fn a_request_to_end_is_obeyed_at_once_before_the_command_runs_and_passed_on_after() {
+    let none = process::on_terminate(None);
+    assert_eq!(none, Some(ExitCode::from(128 + 15)));
+    let mut command = Command::new("sleep");
+    let mut child = command.arg("600").kill_on_drop(true).spawn().unwrap();
+    assert_eq!(process::on_terminate(Some(&child)), None);
+    assert_eq!(child.wait().await.unwrap().signal(), Some(15));
 }

@@ -59,6 +59,30 @@ fn addresses_are_by_name_and_stay() {
 }
 
 #[test]
+fn a_port_that_moves_to_one_of_the_same_service_moves_on() {
+    let port = |name: &str, port| {
+        let mut record = record("web", port, &[(FrontendKind::ClusterIp, "10.96.0.1")]);
+        record.key.port = name.into();
+        record
+    };
+    // The order of their names does not matter.
+    for [own, moved] in [["a", "b"], ["b", "a"]] {
+        let mut loopback = Loopback::new(1024);
+        let ways = ways(vec![port(own, 10080), port(moved, 80)]);
+        let (places, listed) = loopback.places(&ways);
+        let found: Vec<_> = places
+            .iter()
+            .map(|(listen, key)| (listen.at.port(), key.port))
+            .collect();
+        assert_eq!(found, [(10080, 10080), (10081, 80)]);
+        let mut names: Vec<_> = listed.iter().map(|item| &*item.record.port).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        names.sort_unstable_by_key(|name| *name != own);
+        assert_eq!(names, [own, moved]);
+    }
+}
+
+#[test]
 fn of_two_services_with_one_hash_the_older_one_stays() {
     let mut loopback = Loopback::default();
     let name = |name: &str| -> ServiceName { ("".into(), "default".into(), name.into()) };
