@@ -41,7 +41,7 @@ pub async fn plan(args: PlanArgs) -> ExitCode {
     let PlanArgs { output, mut run } = args;
     let planned = async {
         let (table, mut warnings, host) = table_of_files(&mut run)?;
-        let preview = preview(&run, &table, host).await?;
+        let preview = preview(&run, &table, host, true).await?;
         warnings.extend(preview.host.warnings.iter().cloned());
         let lines = lines(&preview);
         let text = match output {
@@ -70,7 +70,7 @@ pub async fn apply(args: ApplyArgs) -> anyhow::Result<()> {
     let (table, warnings, host) = table_of_files(&mut run)?;
     warn(&warnings);
     let _lock = StateLock::exclusive(&run.state_dir)?;
-    let mut reconciler = open(&run, true).await?;
+    let mut reconciler = open(&run, true, true).await?;
     reconciler.set_host(Some(host), load_owned(&run.state_dir));
     reconciler.begin_host().await;
     let mut outcome = reconciler.reconcile(&table).await?;
@@ -138,11 +138,16 @@ pub(crate) fn table_of_files(
     Ok((Arc::new(table), warnings, Arc::new(host)))
 }
 
-/// A reconciler of the kernel. `is_prepared` writes the kernel settings that a run needs.
-async fn open(run: &RunArgs, is_prepared: bool) -> anyhow::Result<Reconciler<Kernel>> {
+/// A reconciler of the kernel. `load_modules` loads the modules that the kernel lacks, `is_prepared` writes the kernel
+/// settings that a run needs.
+async fn open(
+    run: &RunArgs,
+    load_modules: bool,
+    is_prepared: bool,
+) -> anyhow::Result<Reconciler<Kernel>> {
     let mut config = run.kernel.plan_config()?;
     let scheduler = config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
-    let (mut kernel, families) = open_kernel(run, scheduler).await?;
+    let (mut kernel, families) = open_kernel(run, scheduler, load_modules).await?;
     if is_prepared {
         kernel.prepare().await?;
     }
@@ -151,12 +156,14 @@ async fn open(run: &RunArgs, is_prepared: bool) -> anyhow::Result<Reconciler<Ker
     Ok(Reconciler::new(kernel, config))
 }
 
+/// Reads the kernel, and plans. `load_modules` loads the modules that the kernel lacks.
 pub(crate) async fn preview(
     run: &RunArgs,
     table: &Arc<NodeTable>,
     host: Arc<Host>,
+    load_modules: bool,
 ) -> anyhow::Result<Preview> {
-    let mut reconciler = open(run, false).await?;
+    let mut reconciler = open(run, load_modules, false).await?;
     reconciler.set_host(Some(host), load_owned(&run.state_dir));
     Ok(reconciler.preview(table).await?)
 }

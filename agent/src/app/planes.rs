@@ -122,13 +122,18 @@ fn plane(kind: PlaneKind, args: &RunArgs, config: &Config) -> anyhow::Result<Pla
     })
 }
 
-/// [`open_ipvs`], for commands that need it.
+/// [`open_ipvs`], for commands that need it. `load_modules` loads those that the kernel lacks.
 pub(crate) async fn open_kernel(
     args: &RunArgs,
     scheduler: &str,
+    load_modules: bool,
 ) -> anyhow::Result<(Kernel, Families)> {
     args.needs_ipvs()?;
-    open_ipvs(args, scheduler).await
+    let config = KernelConfig {
+        load_modules,
+        ..args.kernel_config()?
+    };
+    open_with(args, scheduler, config).await
 }
 
 /// Opens the kernel for IPVS, and determines the families that are served.
@@ -136,9 +141,17 @@ pub(crate) async fn open_ipvs(
     args: &RunArgs,
     scheduler: &str,
 ) -> anyhow::Result<(Kernel, Families)> {
+    open_with(args, scheduler, args.kernel_config()?).await
+}
+
+async fn open_with(
+    args: &RunArgs,
+    scheduler: &str,
+    config: KernelConfig,
+) -> anyhow::Result<(Kernel, Families)> {
     let opened = Kernel::open(KernelConfig {
         rules_mode: rules_mode(args),
-        ..args.kernel_config()?
+        ..config
     });
     let mut kernel = opened.await.context("this node can serve nothing")?;
     let families = families::settle(&mut kernel, args.families, scheduler).await?;

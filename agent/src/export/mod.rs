@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_dataplane::node_facts;
+use portolan_dataplane::{has_set, node_facts};
 use portolan_model::NodeTable;
 use portolan_plan::NodeFacts;
 use portolan_plan::export::env::{Pods, env};
@@ -16,6 +16,7 @@ use portolan_plan::export::{
     Export, IptablesSettings, NftablesSettings, iptables, ipvsadm, kube_proxy_nftables,
     save_families,
 };
+use portolan_reconcile::ipvs_marker_sets;
 
 use crate::args::{ExportArgs, ExportFormat};
 use crate::once::{preview, print, refused, warn};
@@ -94,19 +95,57 @@ async fn facts(args: &ExportArgs) -> anyhow::Result<NodeFacts> {
     Ok(node_facts(&args.run.kernel_config()?).await?)
 }
 
-/// Marks of virtual servers are those that the kernel has, if IPVS can be read.
+/// Marks of virtual servers are those that the kernel has, if our IPVS dataplane has programmed it and it can be read.
 async fn of_ipvsadm(args: &ExportArgs, loaded: &Loaded) -> anyhow::Result<Export> {
-    let families = args.families();
-    match preview(&args.run, &loaded.table, Arc::clone(&loaded.host)).await {
-        Ok(preview) => Ok(Export {
-            text: save_families(&preview.desired.state, families, args.full),
-            notes: refused(&preview),
-        }),
+    let (families, config) = (args.families(), args.run.kernel.plan_config()?);
+    let read = async {
+        if !reads_kernel(&ipvs_marker_sets(&config), has_set)? {
+            return anyhow::Ok(None);
+        }
+        let host = Arc::clone(&loaded.host);
+        let preview = preview(&args.run, &loaded.table, host, false).await?;
+        Ok(Some(preview))
+    };
+    match read.await {
+        Ok(Some(preview)) => {
+            return Ok(Export {
+                text: save_families(&preview.desired.state, families, args.full),
+                notes: refused(&preview),
+            });
+        }
+        Ok(None) => {}
         Err(error) => {
             tracing::warn!("the kernel cannot be read: marks are those of an empty one: {error:#}");
-            let config = args.run.kernel.plan_config()?;
-            let facts = facts(args).await?;
-            Ok(ipvsadm(&loaded.table, &facts, &config, families, args.full))
         }
+    }
+    let facts = facts(args).await?;
+    Ok(ipvsadm(&loaded.table, &facts, &config, families, args.full))
+}
+
+/// Whether the kernel is read: it has one of the sets that only our IPVS dataplane makes. To read it, programs of
+/// iptables and trials of sets run, which a host without that dataplane is spared.
+fn reads_kernel<E>(markers: &[String], has: impl Fn(&str) -> Result<bool, E>) -> Result<bool, E> {
+    for marker in markers {
+        if has(marker)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_is_read_only_where_ipvs_has_programmed_it() {
+        let markers = ["a".to_owned(), "b".to_owned()];
+        let reads = |there: &[&str]| -> Result<bool, ()> {
+            reads_kernel(&markers, |name| Ok(there.contains(&name)))
+        };
+        assert_eq!(reads(&[]), Ok(false));
+        assert_eq!(reads(&["another"]), Ok(false));
+        assert_eq!(reads(&["b"]), Ok(true));
+        assert_eq!(reads_kernel(&markers, |_| Err("denied")), Err("denied"));
     }
 }

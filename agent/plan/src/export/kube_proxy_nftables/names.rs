@@ -78,17 +78,19 @@ impl Names {
 fn hashed(name: &str) -> String {
     let hash = BASE32.encode(&Sha256::digest(name.as_bytes()));
     let hash = hash.get(..HASH_LEN).unwrap_or_default();
+    // Imports and gateway exports have an `@` in theirs. The hash still tells them apart.
+    let name = name.replace(|c: char| !is_plain(c), ".");
     let mut hashed = format!("{hash}-{name}");
     if hashed.len() > NAME_LEN {
-        // Names of Kubernetes objects are of ASCII; others are cut where a character ends.
-        let mut end = NAME_LEN - 3;
-        while !hashed.is_char_boundary(end) {
-            end -= 1;
-        }
-        hashed.truncate(end);
+        hashed.truncate(NAME_LEN - 3);
         hashed.push_str("...");
     }
     hashed
+}
+
+/// Whether `nft` takes a character in a name without quotes (nftables: `src/scanner.l`, `string`).
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.')
 }
 
 #[cfg(test)]
@@ -121,6 +123,34 @@ mod tests {
     fn addresses_of_ipv6_have_dots() {
         let set = names(5).affinity("[fd00::3]:80".parse().unwrap());
         assert!(set.ends_with("-ns5/svc5/tcp/p80__fd00..3/80"), "{set}");
+    }
+
+    #[test]
+    fn names_of_imports_have_no_character_that_nft_refuses() {
+        let names = |service: &str| {
+            Names::new(&RecordKey {
+                cluster: "".into(),
+                namespace: "shop".into(),
+                service: service.into(),
+                port: "http".into(),
+                protocol: Protocol::Tcp,
+            })
+        };
+        let import = names("web@clusterset");
+        let address = "[fd00::3]:80".parse().unwrap();
+        for name in [
+            import.cluster(),
+            import.local(),
+            import.external(),
+            import.firewall(),
+            import.endpoint(address),
+            import.affinity(address),
+        ] {
+            assert!(name.chars().all(is_plain), "{name}");
+            assert!(name.contains("-shop/web.clusterset/tcp/http"), "{name}");
+        }
+        // A Service with the same text has another hash.
+        assert_ne!(import.cluster(), names("web.clusterset").cluster());
     }
 
     #[test]
