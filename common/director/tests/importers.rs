@@ -10,6 +10,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use portolan_director::import::{Class, Import, ipvsadm, keepalived, ldirectord};
 use portolan_director::{Already, DeclaredCheck, File, parse};
@@ -298,15 +299,16 @@ fn checks_that_ldirectord_has_alone_need_a_word() {
 
 #[test]
 fn an_import_without_warnings_ends_with_0() {
-    let text = "virtual = 192.0.2.1:80\n real = 10.0.0.1:80 masq\n";
+    let text = "quiescent = yes\nvirtual = 192.0.2.1:80\n real = 10.0.0.1:80 masq\n";
     let import = ldirectord(text, false);
     assert_eq!(import.exit_code(), 0, "{}", import.report());
-    assert_eq!(import.report(), "1 object: 2 =, 0 i, 0 ~, 0 w, 0 error\n");
+    assert_eq!(import.report(), "1 object: 3 =, 0 i, 0 ~, 0 w, 0 error\n");
 }
 
 #[test]
 fn ports_that_direct_routing_cannot_translate_are_told() {
-    let text = "virtual = 192.0.2.1:80\n real = 10.0.0.1:8080 gate\n checktype = ping\n";
+    let text = "virtual = 192.0.2.1:80\n real = 10.0.0.1:8080 gate\n checktype = ping\n \
+                quiescent = yes\n";
     let import = ldirectord(text, false);
     assert_eq!(import.exit_code(), 2);
     let first = import.report().lines().next().unwrap().to_owned();
@@ -325,7 +327,7 @@ fn a_mark_with_direct_routing_is_checked_at_the_port_of_its_servers() {
         ("10.0.0.1:0", "service = http"),
         ("10.0.0.1", "service = http\n checktype = connect"),
     ] {
-        let text = format!("virtual = 1\n real = {real} gate\n {settings}\n");
+        let text = format!("virtual = 1\n real = {real} gate\n {settings}\n quiescent = yes\n");
         let import = ldirectord(&text, false);
         assert_eq!(import.exit_code(), 0, "{text}{}", import.report());
         let backend = &import.generation.load_balancers[0].backends[0];
@@ -432,4 +434,38 @@ fn a_comment_of_keepalived_begins_within_a_word() {
     };
     let expected = ["/usr/lib/check", "a#b", "c!d", "e#f", "g\\\\"];
     assert_eq!(exec.command, expected);
+}
+
+#[test]
+fn a_program_of_keepalived_has_an_interval_of_time() {
+    let import = keepalived(
+        "virtual_server 192.0.2.1 80 {\n protocol TCP\n delay_loop 30\n connect_timeout 3\n \
+         real_server 10.0.0.1 80 {\n MISC_CHECK {\n misc_path /bin/a\n }\n TCP_CHECK\n }\n}\n",
+    );
+    assert_eq!(errors(&import), [""; 0]);
+    let checks = &import.generation.load_balancers[0].checks;
+    let timeouts: Vec<_> = checks.iter().map(|check| check.timers.timeout).collect();
+    let expected = [30, 3].map(|seconds| Some(Duration::from_secs(seconds)));
+    assert_eq!(timeouts, expected);
+}
+
+#[test]
+fn a_persistence_of_no_time_is_left_out() {
+    let import = keepalived(
+        "virtual_server 192.0.2.1 80 {\n protocol TCP\n persistence_timeout 0\n real_server 10.0.0.1 80\n}\n",
+    );
+    assert_eq!(import.exit_code(), 2, "{}", import.report());
+    assert_eq!(import.generation.load_balancers[0].persistence, None);
+    let note = "keepalived.conf:3: ~: persistence_timeout: 0: no persistence, as keepalived has it";
+    assert!(import.report().contains(note), "{}", import.report());
+}
+
+#[test]
+fn a_comment_of_keepalived_may_have_a_sequence() {
+    let import = keepalived(
+        "virtual_server 192.0.2.1 80 {\n protocol TCP\n # real_server 10.0.0.~SEQ(1,9) 80\n \
+         real_server 10.0.0.1 80 ! no ~LST\n}\n",
+    );
+    assert_eq!(errors(&import), [""; 0]);
+    assert_eq!(import.generation.load_balancers[0].backends.len(), 1);
 }

@@ -51,7 +51,8 @@ pub(super) fn read(draft: &mut Draft, origin: &Origin, options: &[&str], service
         let message = format!("{} became 65535, the most", server.weight);
         draft.note(origin, Class::Nearest, "-w", message);
     }
-    match server.backend(service.frontend.mark.is_some()) {
+    let is_marked = service.frontend.mark.is_some();
+    match server.backend(is_marked, service.spec.persistence.is_some()) {
         Some(backend) => service.spec.backends.push(backend),
         None => draft.note(
             origin,
@@ -86,15 +87,16 @@ impl Server {
         Some(is_right)
     }
 
-    /// The backend; the port of a server that is not masqueraded behind a mark has no effect.
-    fn backend(self, is_marked: bool) -> Option<BackendDocument> {
+    /// The backend. By mark, the port of a server has no effect if it is not masqueraded, or with persistence.
+    fn backend(self, is_marked: bool, is_persistent: bool) -> Option<BackendDocument> {
         let (address, port) = self.socket?;
         let masquerades = self.forwarding.method == Some(Method::Masquerade);
+        let is_ignored = is_marked && (is_persistent || !masquerades);
         let weight = u16::try_from(self.weight).unwrap_or(u16::MAX);
         Some(BackendDocument {
             name: None,
             address,
-            port: port.filter(|_| masquerades || !is_marked),
+            port: port.filter(|_| !is_ignored),
             weight: (weight != 1).then_some(weight),
             max_connections: self.upper,
             resume_connections: self.lower,

@@ -59,12 +59,13 @@ impl Timers {
             _ => Period::seconds(1),
         };
         let timeout = match kind {
+            // A program connects to nothing: its limit is its own, or else the interval.
             "MISC_CHECK" => interval,
-            _ => Period::seconds(5),
+            _ => self.timeout.unwrap_or(Period::seconds(5)),
         };
         check.interval = Some(interval);
         check.fast_interval = Some(self.delay.unwrap_or(delay));
-        check.timeout = Some(self.timeout.unwrap_or(timeout));
+        check.timeout = Some(timeout);
         check.fall = Some(self.retry.unwrap_or(retry).saturating_add(1));
         check.rise = Some(1);
     }

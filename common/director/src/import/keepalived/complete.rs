@@ -5,8 +5,8 @@
 use super::Statement;
 use super::service::Gathered;
 use crate::document::{
-    CheckDocument, HealthDocument, InitialState, LoadBalancerSpec, Method, OnFailure, ProtocolName,
-    SchedulerName,
+    CheckDocument, ForwardingDocument, FrontendDocument, HealthDocument, InitialState,
+    LoadBalancerSpec, Method, OnFailure, ProtocolName, SchedulerName,
 };
 use crate::import::{Class, Draft};
 
@@ -71,43 +71,77 @@ fn weights(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
     }
 }
 
-/// keepalived silently gives servers that it does not masquerade the frontend's port.
+/// Takes away ports that have no effect, which checks still go to.
 fn ports(draft: &mut Draft, service: &Statement, spec: &mut LoadBalancerSpec) {
-    let inherited = spec
-        .forwarding
-        .as_ref()
-        .and_then(|forwarding| forwarding.method);
     let wanted = spec.frontends.first().and_then(|frontend| frontend.port);
     let is_one = spec
         .frontends
         .iter()
         .all(|frontend| frontend.port == wanted);
+    let ports = Ports {
+        frontends: &spec.frontends,
+        inherited: method_of(spec.forwarding.as_ref()),
+        is_persistent: spec.persistence.is_some(),
+    };
     for backend in &mut spec.backends {
-        let own = backend
-            .forwarding
-            .as_ref()
-            .and_then(|forwarding| forwarding.method);
-        let masquerades = own
-            .or(inherited)
-            .is_none_or(|method| method == Method::Masquerade);
-        if !masquerades && backend.port.is_some() {
-            if backend.port != wanted {
-                let message = format!("{}: its port became the frontend's", backend.address);
-                draft.note(&service.origin, Class::Nearest, "real_server", message);
-            }
-            let checked = backend.port.take();
-            if !is_one || checked != wanted {
-                for check in backend
-                    .checks
-                    .iter_mut()
-                    .flatten()
-                    .filter(|check| has_port(check))
-                {
-                    check.port = check.port.or(checked);
-                }
+        let Some(reason) = ports.without_effect(backend.port, backend.forwarding.as_ref()) else {
+            continue;
+        };
+        if backend.port != wanted {
+            let message = format!("{}: {reason}", backend.address);
+            draft.note(&service.origin, Class::Nearest, "real_server", message);
+        }
+        let checked = backend.port.take();
+        if !is_one || checked != wanted {
+            let checks = backend.checks.iter_mut().flatten();
+            for check in checks.filter(|check| has_port(check)) {
+                check.port = check.port.or(checked);
             }
         }
     }
+    if let Some(sorry) = &mut spec.sorry_server
+        && let Some(reason) = ports.without_effect(sorry.port, sorry.forwarding.as_ref())
+    {
+        if sorry.port != wanted {
+            let message = format!("{}: {reason}", sorry.address);
+            draft.note(&service.origin, Class::Nearest, "sorry_server", message);
+        }
+        sorry.port = None;
+    }
+}
+
+/// What decides whether the ports of servers have an effect.
+struct Ports<'a> {
+    frontends: &'a [FrontendDocument],
+    inherited: Option<Method>,
+    is_persistent: bool,
+}
+
+impl Ports<'_> {
+    /// The reason why a server's port has no effect.
+    fn without_effect(
+        &self,
+        port: Option<u16>,
+        forwarding: Option<&ForwardingDocument>,
+    ) -> Option<&'static str> {
+        port?;
+        let method = method_of(forwarding).or(self.inherited);
+        // keepalived silently gives servers that it does not masquerade the frontend's port.
+        if method.is_some_and(|method| method != Method::Masquerade) {
+            return Some("its port became the frontend's");
+        }
+        // By mark with persistence, IPVS translates no ports. A frontend with a port of its own may need the server's.
+        let is_marked = |frontend: &FrontendDocument| frontend.mark.is_some();
+        let fits = |frontend: &FrontendDocument| is_marked(frontend) || frontend.port == port;
+        let is_ignored = self.is_persistent
+            && self.frontends.iter().any(is_marked)
+            && self.frontends.iter().all(fits);
+        is_ignored.then_some("its port has no effect by mark with persistence")
+    }
+}
+
+fn method_of(forwarding: Option<&ForwardingDocument>) -> Option<Method> {
+    forwarding.and_then(|forwarding| forwarding.method)
 }
 
 /// Returns `true` if a check connects to a port.

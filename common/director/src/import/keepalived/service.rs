@@ -230,7 +230,13 @@ fn scheduling(draft: &mut Draft, statement: &Statement, service: &mut Gathered) 
         }
         "hashed" => statement.note(draft, Class::Ignored, ""),
         "persistence_timeout" => {
-            let seconds = statement.value().map_or(Ok(360), str::parse);
+            let seconds = statement.value().map_or(Ok(360), str::parse::<u64>);
+            if seconds == Ok(0) {
+                // keepalived complains about it and goes on without.
+                let message = "0: no persistence, as keepalived has it";
+                statement.note(draft, Class::Nearest, message);
+                return true;
+            }
             noted(draft, statement, seconds.is_ok(), "seconds");
             let timeout = seconds.ok().map(Period::seconds);
             spec.persistence.get_or_insert_default().timeout = timeout;

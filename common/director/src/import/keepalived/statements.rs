@@ -135,7 +135,8 @@ impl Lexer<'_> {
             }
             return;
         }
-        if line.contains("~SEQ") || line.contains("~LST") {
+        let plain = uncommented(line);
+        if plain.contains("~SEQ") || plain.contains("~LST") {
             draft.note(origin, Class::Error, "~SEQ, ~LST", "expected written out");
             return;
         }

@@ -110,14 +110,28 @@ pub(super) fn checks(
     Some(found)
 }
 
+/// The settings of a virtual and, where it has none, those of the file. At each level, a timeout that is absent is
+/// the other one of that level, as in ldirectord.
+pub(super) fn of_levels(mut own: Settings, file: &Settings) -> Settings {
+    let mut settings = file.clone();
+    let [check, negotiate] = ["checktimeout", "negotiatetimeout"];
+    for level in [&mut settings, &mut own] {
+        for (absent, other) in [(check, negotiate), (negotiate, check)] {
+            if let Some(value) = level.get(other).cloned() {
+                level.entry(absent.to_owned()).or_insert(value);
+            }
+        }
+    }
+    settings.extend(own);
+    settings
+}
+
 fn timers(check: &mut CheckDocument, settings: &Settings, kind: &str) {
     let number = |name: &str| settings.get(name).and_then(|text| text.parse::<u64>().ok());
     let timeout = if matches!(kind, "negotiate") || kind.parse::<u32>().is_ok() {
         number("negotiatetimeout").unwrap_or(30)
     } else {
-        number("checktimeout")
-            .or(number("negotiatetimeout"))
-            .unwrap_or(5)
+        number("checktimeout").unwrap_or(5)
     };
     let interval = number("checkinterval").unwrap_or(10);
     let failures = match kind {

@@ -4,11 +4,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::service::{forwarding_of, method, named_socket};
+use super::service::{forwarding_of, method, named_socket, translates_ports};
 use super::{Setting, check};
-use crate::document::{
-    AdministrativeState, BackendDocument, CheckDocument, LoadBalancerSpec, Method,
-};
+use crate::document::{AdministrativeState, BackendDocument, CheckDocument, LoadBalancerSpec};
 use crate::import::ipvsadm::socket;
 use crate::import::{Class, Draft};
 
@@ -56,7 +54,7 @@ pub(super) fn read(
     }
     let own = own_checks(quoted, checks);
     setting.note(draft, Class::Same, "");
-    let translates = method == Method::Masquerade;
+    let translates = translates_ports(method, spec);
     let wanted = spec.frontends.first().and_then(|frontend| frontend.port);
     if !translates && port.is_some() && wanted.is_some() && port != wanted {
         let message = "its port became the frontend's, as ipvsadm has it";

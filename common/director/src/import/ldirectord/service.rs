@@ -12,7 +12,7 @@ use crate::document::{
     LoadBalancerDocument, LoadBalancerKind, LoadBalancerSpec, Metadata, Method, OnFailure, Period,
     ProtocolName, SchedulerName, SorryServerDocument,
 };
-use crate::import::ipvsadm::{netmask, socket};
+use crate::import::ipvsadm::{netmask, scheduler_flag, socket};
 use crate::import::{Class, Draft, Drafted};
 
 /// Settings that have no effect here.
@@ -91,7 +91,7 @@ pub(super) fn read(
         return;
     };
     service.note(draft, Class::Same, "");
-    let mut settings = defaults.clone();
+    let mut own = Settings::new();
     let mut spec = LoadBalancerSpec {
         // ldirectord's default, unlike ours.
         scheduler: Some(SchedulerName::Wrr),
@@ -101,8 +101,9 @@ pub(super) fn read(
         .iter()
         .filter(|setting| !setting.name.starts_with("real"))
     {
-        one(draft, setting, &mut spec, &mut frontend, &mut settings);
+        one(draft, setting, &mut spec, &mut frontend, &mut own);
     }
+    let settings = check::of_levels(own, defaults);
     if spec.scheduler.is_some_and(SchedulerName::hashes_source) && spec.scheduler_flags.is_none() {
         spec.scheduler_flags = Some(Vec::new());
     }
@@ -120,7 +121,7 @@ pub(super) fn read(
         let checks = checks.as_deref();
         real::read(draft, setting, &mut spec, checks, of_service, is_off);
     }
-    failure(&mut spec, &settings);
+    on_failure(draft, service, &mut spec, &settings);
     fallback(draft, service, &mut spec, &settings, &frontend);
     spec.checks = checks.unwrap_or_default();
     let document = LoadBalancerDocument {
@@ -201,6 +202,12 @@ fn one(
                 .is_none()
                 .then(|| format!("unknown scheduler {value:?}"));
         }
+        "schedflags" => {
+            let flags = value.trim_matches('"').split(',');
+            let flags: Option<Vec<_>> = flags.map(|flag| scheduler_flag(flag.trim())).collect();
+            problem = flags.is_none().then(|| format!("{value:?}: unknown flag"));
+            spec.scheduler_flags = flags;
+        }
         "persistent" => {
             let timeout = value.parse().ok().map(Period::seconds);
             problem = timeout
@@ -238,8 +245,18 @@ fn one(
 }
 
 /// Sets the health rules: the action for backends that are down, and their initial state.
-fn failure(spec: &mut LoadBalancerSpec, settings: &Settings) {
-    let removes = settings.get("quiescent").is_some_and(|value| value == "no");
+fn on_failure(
+    draft: &mut Draft,
+    service: &Setting,
+    spec: &mut LoadBalancerSpec,
+    settings: &Settings,
+) {
+    let quiescent = settings.get("quiescent");
+    if quiescent.is_none() {
+        let message = "absent: yes, as ldirectord's manual has it; its code removes failed servers";
+        draft.note(&service.origin, Class::Nearest, "quiescent", message);
+    }
+    let removes = quiescent.is_some_and(|value| value == "no");
     spec.health = Some(HealthDocument {
         initial_state: None,
         on_failure: removes.then_some(OnFailure::Remove),
@@ -275,7 +292,7 @@ fn fallback(
             let message = "fallback is of the other family: left out";
             service.note(draft, Class::LeftOut, message);
         } else if let (Some((address, port)), Some(method)) = (found, forwarding) {
-            let translates = method == Method::Masquerade;
+            let translates = translates_ports(method, spec);
             spec.sorry_server = Some(SorryServerDocument {
                 address,
                 port: port.filter(|_| translates),
@@ -316,6 +333,13 @@ pub(super) fn method(word: &str) -> Option<Method> {
         "ipip" => Some(Method::Tunnel),
         _ => None,
     }
+}
+
+/// Returns `true` if packets may go to another port. By mark with persistence, IPVS translates no ports.
+pub(super) fn translates_ports(method: Method, spec: &LoadBalancerSpec) -> bool {
+    let mut frontends = spec.frontends.iter();
+    let is_marked = frontends.any(|frontend| frontend.mark.is_some());
+    method == Method::Masquerade && !(is_marked && spec.persistence.is_some())
 }
 
 pub(super) fn forwarding_of(method: Method) -> Option<ForwardingDocument> {

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Importers: settings whose meaning depends on others, and ports that IPVS ignores.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use portolan_director::import::kernel::Kernel;
+use portolan_director::import::{Class, Import, ipvsadm, keepalived, kernel, ldirectord};
+use portolan_director::{File, Forwarding, LoadBalancer, SchedulerFlag};
+use portolan_model::check::OnFailure;
+
+fn keepalived(text: &str) -> Import {
+    let options = keepalived::Options {
+        include: &|_, _| Vec::new(),
+        config_id: None,
+        director: "lb1",
+    };
+    let file = File {
+        name: "keepalived.conf",
+        text,
+    };
+    keepalived::import(file, &options)
+}
+
+fn ldirectord(text: &str) -> Import {
+    let options = ldirectord::Options {
+        allow_partial: false,
+        director: "lb1",
+    };
+    let file = File {
+        name: "ldirectord.cf",
+        text,
+    };
+    ldirectord::import(file, options)
+}
+
+fn ipvsadm(text: &str) -> Import {
+    let file = File {
+        name: "rules",
+        text,
+    };
+    ipvsadm::import(file, false)
+}
+
+fn kernel(commands: &str) -> Import {
+    let kernel = Kernel {
+        commands: commands.to_owned(),
+        timeouts: [900, 120, 300],
+        ..Kernel::default()
+    };
+    kernel::import(&kernel, "lb1", false)
+}
+
+/// The errors of an import, each with its place.
+fn errors(import: &Import) -> Vec<String> {
+    let errors = import.notes.iter();
+    let errors = errors.filter(|note| note.class == Class::Error);
+    errors.map(ToString::to_string).collect()
+}
+
+/// The only load balancer of an import without errors.
+fn only(import: &Import) -> &LoadBalancer {
+    assert_eq!(errors(import), [""; 0]);
+    let [balancer] = &import.generation.load_balancers[..] else {
+        panic!("{}", import.to_yaml());
+    };
+    balancer
+}
+
+#[test]
+fn timeouts_of_ldirectord_stand_for_each_other_at_each_level() {
+    let level = |indent: &str, timeouts: [u64; 2]| {
+        let mut text = String::new();
+        for (name, seconds) in ["checktimeout", "negotiatetimeout"].iter().zip(timeouts) {
+            if seconds > 0 {
+                let _ = writeln!(text, "{indent}{name} = {seconds}");
+            }
+        }
+        text
+    };
+    // checktimeout and negotiatetimeout of the file and of the virtual, 0 for none; what checks of both kinds have.
+    for (file, own, expected) in [
+        ([0, 0], [0, 0], [5, 30]),
+        ([3, 0], [0, 0], [3, 3]),
+        ([0, 9], [0, 0], [9, 9]),
+        ([3, 9], [0, 0], [3, 9]),
+        ([0, 9], [4, 0], [4, 4]),
+        ([9, 0], [0, 4], [4, 4]),
+        ([8, 9], [4, 6], [4, 6]),
+    ] {
+        let (file, own) = (level("", file), level(" ", own));
+        for (kind, seconds) in ["connect", "negotiate"].iter().zip(expected) {
+            let text = format!(
+                "{file}virtual = 192.0.2.1:80\n real = 10.0.0.1:80 masq\n checktype = {kind}\n{own}"
+            );
+            let timers = only(&ldirectord(&text)).checks[0].timers;
+            let expected = Some(Duration::from_secs(seconds));
+            assert_eq!(timers.timeout, expected, "{text}");
+        }
+    }
+}
+
+#[test]
+fn an_absent_quiescent_of_ldirectord_is_told() {
+    for (setting, exit_code, on_failure) in [
+        ("", 2, OnFailure::Quiesce),
+        ("quiescent = yes", 0, OnFailure::Quiesce),
+        ("quiescent = no", 0, OnFailure::Remove),
+    ] {
+        let text = format!("{setting}\nvirtual = 192.0.2.1:80\n real = 10.0.0.1:80 masq\n");
+        let import = ldirectord(&text);
+        assert_eq!(only(&import).health.on_failure, on_failure, "{setting}");
+        assert_eq!(import.exit_code(), exit_code, "{setting}");
+        let note = "ldirectord.cf:2: ~: quiescent: absent: yes, as ldirectord's manual has it";
+        let report = import.report();
+        assert_eq!(report.contains(note), exit_code == 2, "{report}");
+    }
+}
+
+#[test]
+fn scheduler_flags_of_ldirectord_are_read() {
+    let with = |flags: &str| {
+        ldirectord(&format!(
+            "quiescent = yes\nvirtual = 192.0.2.1:80\n real = 10.0.0.1:80 masq\n scheduler = sh\n \
+             schedflags = {flags}\n"
+        ))
+    };
+    for flags in ["sh-fallback,sh-port", "\"sh-port, sh-fallback\""] {
+        let import = with(flags);
+        let expected = BTreeSet::from([SchedulerFlag::Port, SchedulerFlag::Fallback]);
+        assert_eq!(only(&import).scheduler_flags, expected, "{flags}");
+        assert_eq!(import.exit_code(), 0, "{}", import.report());
+    }
+    let expected = "ldirectord.cf:5: error: schedflags: \"sh-other\": unknown flag";
+    assert_eq!(errors(&with("sh-other")), [expected]);
+}
+
+#[test]
+fn a_port_of_a_sorry_server_that_ipvs_ignores_is_left_out() {
+    let group = "virtual_server_group g {\n 192.0.2.1 80\n fwmark 7\n}\n";
+    for (before, service, method) in [
+        ("", "192.0.2.1 80", "lb_kind DR"),
+        ("", "fwmark 1", "lb_kind DR"),
+        (group, "group g", "lvs_method DR"),
+    ] {
+        let import = keepalived(&format!(
+            "{before}virtual_server {service} {{\n protocol TCP\n {method}\n sorry_server 10.0.0.9 8080\n \
+             real_server 10.0.0.1 80\n}}\n"
+        ));
+        let sorry = only(&import).sorry_server.as_ref().unwrap();
+        assert_eq!(sorry.port, None, "{service}");
+        let report = import.report();
+        let note = "~: sorry_server: 10.0.0.9: its port became the frontend's";
+        assert!(report.contains(note), "{report}");
+    }
+    // The method of its own goes before that of the service.
+    for (own, port) in [("DR", None), ("NAT", Some(8080))] {
+        let import = keepalived(&format!(
+            "virtual_server 192.0.2.1 80 {{\n protocol TCP\n sorry_server 10.0.0.9 8080\n \
+             sorry_server_lvs_method {own}\n real_server 10.0.0.1 81\n}}\n"
+        ));
+        let balancer = only(&import);
+        let sorry = balancer.sorry_server.as_ref().unwrap();
+        assert_eq!(sorry.port, port, "{own}");
+        assert_eq!(balancer.backends[0].port, Some(81));
+    }
+}
+
+#[test]
+fn ports_by_mark_with_persistence_are_left_out() {
+    let commands = "-A -f 1 -s wlc -p 300\n-a -f 1 -r 10.0.0.1:80 -m\n";
+    for import in [
+        ipvsadm(commands),
+        kernel(commands),
+        keepalived(
+            "virtual_server fwmark 1 {\n lvs_method NAT\n persistence_timeout 300\n \
+             sorry_server 10.0.0.9 80\n real_server 10.0.0.1 80 {\n TCP_CHECK\n }\n}\n",
+        ),
+        ldirectord(
+            "virtual = 1\n real = 10.0.0.1:80 masq\n fallback = 10.0.0.9:80 masq\n \
+             service = http\n persistent = 300\n",
+        ),
+    ] {
+        let balancer = only(&import);
+        let backend = &balancer.backends[0];
+        assert_eq!(backend.port, None, "{}", import.to_yaml());
+        assert_eq!(backend.forwarding, Forwarding::Masquerade);
+        if let Some(sorry) = &balancer.sorry_server {
+            assert_eq!(sorry.port, None, "{}", import.to_yaml());
+            // Checks go to the port all the same.
+            let checks = backend.checks.as_ref().unwrap_or(&balancer.checks);
+            assert_eq!(checks[0].port, Some(80), "{}", import.to_yaml());
+        }
+    }
+    // Without persistence, the kernel translates.
+    let import = ipvsadm("-A -f 1 -s wlc\n-a -f 1 -r 10.0.0.1:80 -m\n");
+    assert_eq!(only(&import).backends[0].port, Some(80));
+}
+
+#[test]
+fn a_port_that_only_some_frontends_need_is_refused() {
+    let with = |port: u16| {
+        keepalived(&format!(
+            "virtual_server_group g {{\n 192.0.2.1 80\n fwmark 7\n}}\nvirtual_server group g {{\n protocol TCP\n \
+             lvs_method NAT\n persistence_timeout 300\n real_server 10.0.0.1 {port}\n}}\n"
+        ))
+    };
+    assert_eq!(only(&with(80)).backends[0].port, None);
+    assert_eq!(with(8080).exit_code(), 1);
+}
