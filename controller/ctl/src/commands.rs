@@ -62,9 +62,7 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
             skip_disconnected,
         } => {
             let target = wait::Target::new(target, without.as_deref())?;
-            let again = async || client::clients(&cli.connect, false).await;
-            let limit = cli.connect.timeout;
-            wait::run(clients, again, &target, *skip_disconnected, limit).await
+            wait(&cli.connect, clients, &target, *skip_disconnected).await
         }
         Command::Cluster {
             command: ClusterCommand::Drain { name, to, over },
@@ -96,6 +94,17 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
             None => of_any(&clients, command, cli.output).await,
         },
     }
+}
+
+/// Waits for a target. Pods are listed again when one does not answer.
+async fn wait(
+    connect: &ConnectArgs,
+    clients: Vec<Client>,
+    target: &wait::Target,
+    skip_disconnected: bool,
+) -> anyhow::Result<Reply> {
+    let again = async || client::clients(connect, false).await;
+    wait::run(clients, again, target, skip_disconnected, connect.timeout).await
 }
 
 /// Runs a command about what each controller knows of the agents that are connected to it.

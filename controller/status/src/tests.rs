@@ -279,7 +279,7 @@ fn pages_have_the_digest_that_a_browser_compares_with_the_newest_one() {
 fn a_page_of_an_error_replaces_the_one_in_the_browser() {
     let script = asset("live.js").unwrap().text;
     assert!(!script.contains("answer.ok"));
-    let page = error(&Frame::default(), Tab::Services, "gone");
+    let page = error(&Frame::default(), Tab::Services, "gone").into_string();
     assert!(page.contains("id=\"main\""), "{page}");
 }
 
