@@ -9,7 +9,7 @@ ALONE='^(servers (security|browser)|netns (userspace|nftables|edge)) '
 
 jobs_pure() {
     echo "pure unit 80 @unit"
-    echo "pure director 10 examples explain files importers properties schema"
+    echo "pure director 10 examples explain files import_settings importers properties schema"
     echo "pure probe 20 engine kinds"
     echo "pure federation 2 policy_files federation"
 }
