@@ -267,6 +267,9 @@ impl Fleet {
 /// Returns `true` if a replica that has not listed a cluster's objects yet, and has none from
 /// before, may serve agents of clusters that import from it: not before that cluster would be lost.
 /// Else a restart while it is out of contact would delete endpoints that are alive.
+///
+/// This is what the clock says. After a time when no replica ran it is no sign of a loss, so a caller
+/// also asks for how long it has waited itself ([`may_be_late`]).
 #[must_use]
 pub fn may_serve_without(last_contact: Option<Moment>, stale_ttl: Duration, now: Moment) -> bool {
     let Some(last_contact) = last_contact else {
@@ -275,9 +278,9 @@ pub fn may_serve_without(last_contact: Option<Moment>, stale_ttl: Duration, now:
     !stale_ttl.is_zero() && now.since(last_contact) >= SILENCE + stale_ttl
 }
 
-/// Returns `true` if the objects of a cluster that was never in contact may still come to a process
-/// that has waited for so long: until a cluster would be lost. For one that is never lost the
-/// default counts, as it has no endpoints yet that stay.
+/// Returns `true` if the objects of a cluster may still come to a process that has waited for so long:
+/// until a cluster would be lost. For one that is never lost the default counts: one that was never in
+/// contact has no endpoints yet that stay.
 #[must_use]
 pub fn may_be_late(stale_ttl: Duration, waited: Duration) -> bool {
     let ttl = match stale_ttl.is_zero() {

@@ -118,6 +118,8 @@ pub(crate) struct Federation {
     states: BTreeMap<Arc<str>, ClusterState>,
     /// The members that have not sent all of their objects and are not waited for any more.
     given_up: BTreeSet<Arc<str>>,
+    /// The ids of clusters that are no members, and that are waited for.
+    absent: BTreeSet<Arc<str>>,
     /// State of imports that outlives restarts, by their keys.
     kept: BTreeMap<ObjectKey, Kept>,
     /// Set when `kept` changes; cleared when it is handed out to be saved.

@@ -126,7 +126,7 @@ impl Pipeline {
     }
 
     /// The policy of several clusters, in place of the one before. Without a Cluster there are no imports. Of no effect
-    /// if a centre is followed, as the next three.
+    /// if a centre is followed, as the next four.
     pub fn set_policies(&mut self, objects: Objects) {
         if !self.federation.is_following() {
             self.federation.set_policies(objects);
@@ -145,6 +145,14 @@ impl Pipeline {
     pub fn give_up(&mut self, members: BTreeSet<Arc<str>>) {
         if !self.federation.is_following() {
             self.federation.give_up(members);
+        }
+    }
+
+    /// The clusters that no Cluster of the policy has and that are waited for all the same, in place of those before,
+    /// by id: their Clusters may be in what could not be read.
+    pub fn await_absent(&mut self, ids: BTreeSet<Arc<str>>) {
+        if !self.federation.is_following() {
+            self.federation.await_absent(ids);
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) struct PolicyFiles {
     texts: BTreeMap<PathBuf, String>,
     unreadable: Vec<String>,
     is_read: bool,
+    /// Whether every object of the texts is in force, in some version.
+    is_whole: bool,
     objects: Objects,
     problems: Vec<String>,
 }
@@ -31,6 +33,7 @@ impl PolicyFiles {
             texts: BTreeMap::new(),
             unreadable: Vec::new(),
             is_read: false,
+            is_whole: false,
             objects: Objects::default(),
             problems: Vec::new(),
         }
@@ -46,10 +49,10 @@ impl PolicyFiles {
         &self.problems
     }
 
-    /// Returns `true` if every file could be read since the start. Before that an object that is
-    /// missing may be in a file that is late.
+    /// Returns `true` if every file could be read since the start, and each of its objects is in force. Before
+    /// that an object that is missing may be in a file that is late, or be one that is bad.
     pub(super) fn is_complete(&self) -> bool {
-        self.is_read && self.unreadable.is_empty()
+        self.is_read && self.is_whole && self.unreadable.is_empty()
     }
 
     /// Reads the files; returns whether anything changed. Blocks.
@@ -116,7 +119,11 @@ impl PolicyFiles {
             format!("{file}:{line}: {} is no object of the policy", other.kind)
         });
         problems.extend(others);
+        let (refused, is_incomplete) = (reading.refused(), reading.is_incomplete());
         let (objects, faults) = reading.in_force(&self.objects);
+        // A process that begins has no last good versions.
+        let mut refused = refused.iter();
+        self.is_whole = !is_incomplete && refused.all(|name| objects.get(name).is_some());
         problems.extend(
             faults
                 .iter()
@@ -206,6 +213,30 @@ mod tests {
             if let Some(kept) = files.objects().clusters.get("eu-1") {
                 assert_eq!(Some(kept), in_force.clusters.get("eu-1"));
             }
+        }
+    }
+
+    #[test]
+    fn a_policy_with_a_bad_object_is_complete_if_an_earlier_version_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.yaml");
+        let eu = cluster("eu-1", "10.1.0.0/16");
+        let good = [eu.as_str(), &cluster("us-1", "10.2.0.0/16")].concat();
+        // A network with host bits.
+        let bad = [eu.as_str(), &cluster("us-1", "10.2.0.1/16")].concat();
+        for (text, expected) in [(bad.as_str(), &["eu-1"][..]), ("kind: [", &[])] {
+            fs::write(&path, text).unwrap();
+            let mut files = PolicyFiles::new(vec![path.clone()]);
+            assert!(files.refresh());
+            assert_eq!(names(&files), expected);
+            assert!(!files.is_complete(), "{text:?}: {:?}", files.problems());
+
+            fs::write(&path, &good).unwrap();
+            assert!(files.refresh() && files.is_complete());
+            fs::write(&path, &bad).unwrap();
+            assert!(files.refresh() && files.is_complete());
+            assert_eq!(names(&files), ["eu-1", "us-1"]);
+            assert!(files.problems()[0].contains("podCIDRs"));
         }
     }
 

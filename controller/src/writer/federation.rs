@@ -15,7 +15,7 @@ use portolan_catalog::ObjectKey;
 use portolan_federate::Moment;
 use portolan_federate::gateway::Ports;
 use portolan_federate::imports::ImportName;
-use portolan_federate::state::{Fleet, LONGEST_TICK, Phase, Settings, Status, may_serve_without};
+use portolan_federate::state::{Fleet, LONGEST_TICK, Phase, Settings, Status};
 use portolan_federate::vip::{Allocation, Claim, Range, Vips};
 use portolan_model::Family;
 use portolan_policy::{Cluster, Drain, Loss, Objects, Overlap, overlaps};
@@ -61,6 +61,8 @@ pub(crate) struct Federated {
     /// Sources that the plans of each cluster were made of.
     books: BTreeMap<Arc<str>, PlanBook>,
     objects: Objects,
+    /// Whether no Cluster can be missing from `objects` because it could not be read.
+    is_complete: bool,
     loss: Loss,
     fleet: Fleet,
     drains: BTreeMap<Arc<str>, Drain>,
@@ -122,7 +124,7 @@ impl Federated {
     }
 
     /// Takes the policy in force. Until it is `complete`, a Cluster that is missing may be in a file that
-    /// is late.
+    /// is late, or be a bad one.
     pub(super) fn take_policies(
         &mut self,
         pipeline: &mut Pipeline,
@@ -133,7 +135,7 @@ impl Federated {
             .set
             .as_ref()
             .map_or_else(Loss::default, |set| set.loss.clone());
-        self.objects = objects;
+        (self.objects, self.is_complete) = (objects, is_complete);
         self.settle();
         if is_complete {
             for id in self.fleet.statuses().into_keys() {
@@ -276,6 +278,8 @@ impl Federated {
             (Arc::clone(name), state)
         });
         pipeline.set_states(members.collect());
+        // First, since what is given up is noted at once.
+        pipeline.await_absent(self.absent());
         pipeline.give_up(self.given_up(synced));
         self.save_statuses();
         let mut shown = self.states.lock();
@@ -305,13 +309,13 @@ impl Federated {
     }
 
     /// Whether the agents of a cluster must wait for another one, whose endpoints they had before this
-    /// process began and may still need. Returns the name of that.
-    pub(super) fn waits_for(
-        &self,
-        pipeline: &Pipeline,
+    /// process began and may still need. Returns the name of that, or its id if no Cluster has it.
+    pub(super) fn waits_for<'a>(
+        &'a self,
+        pipeline: &'a Pipeline,
         name: &str,
         synced: &BTreeSet<Arc<str>>,
-    ) -> Option<&str> {
+    ) -> Option<&'a str> {
         let imports = pipeline.kept().iter();
         let imports = imports.filter(|(key, _)| *key.cluster == *name);
         let exporters = imports.flat_map(|(_, kept)| &*kept.clusters);
@@ -321,12 +325,15 @@ impl Federated {
             is_away && cluster.meta.name != name && exporters.contains(&*cluster.id)
         });
         let is_needed = |cluster: &&Cluster| {
-            let status = self.fleet.status(&cluster.id);
-            let last = status.and_then(|status| status.last_contact);
             let ttl = Settings::new(&self.loss, cluster).stale_ttl;
-            !may_serve_without(last, ttl, now())
+            // One that was never in contact had no endpoints.
+            let status = self.fleet.status(&cluster.id);
+            let status = status.filter(|status| status.last_contact.is_some());
+            status.is_some_and(|status| !self.is_over(&status, ttl))
         };
-        awaited.find(is_needed).map(|cluster| &*cluster.meta.name)
+        let needed = awaited.find(is_needed);
+        let needed = needed.map(|cluster| &*cluster.meta.name);
+        needed.or_else(|| exporters.iter().copied().find(|id| self.is_absent(id)))
     }
 
     /// Gives imports virtual addresses. Returns whether anything is wrong with them that was not before.

@@ -164,7 +164,8 @@ impl State {
                     *held + tick
                 };
                 let held = *held;
-                if self.listed && held >= self.return_after(settings) {
+                // Without a wait, a cluster that is silent would be back at once.
+                if !is_silent && self.listed && held >= self.return_after(settings) {
                     self.reach = Reach::Returning;
                     self.step = Moving::at(1);
                     self.rise(settings, Duration::ZERO);

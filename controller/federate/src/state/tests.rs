@@ -231,6 +231,27 @@ fn a_lost_cluster_is_listed_before_it_returns() {
 }
 
 #[test]
+fn a_lost_cluster_that_is_silent_does_not_return_without_a_wait() {
+    let mut world = World::new(3);
+    let at_once = Settings {
+        return_after: Duration::ZERO,
+        ramp_up: Duration::ZERO,
+        ..settings()
+    };
+    world.set("a", at_once);
+    world.cut("a");
+    world.pass(30 + 300 + 2);
+    assert_eq!(world.shown("a"), (Phase::Lost, 0));
+    world.pass(600);
+    assert_eq!(world.shown("a"), (Phase::Lost, 0));
+    world.join("a");
+    world.pass(1);
+    assert_eq!(world.shown("a"), (Phase::Ready, 20));
+    let expected = ["a Ready Stale", "a Stale Lost", "a Lost Ready"];
+    assert_eq!(world.taken(), expected);
+}
+
+#[test]
 fn a_returning_cluster_that_is_stale_goes_on_where_it_was() {
     let mut world = World::new(3);
     world.cut("a");

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, Endpoints, ObjectKey};
+use portolan_catalog::{Catalog, Endpoints, ObjectKey, ServiceExport};
 use portolan_federate::gateway::{Path, path};
 use portolan_federate::imports::{ByName, ImportHere, ImportName};
 use portolan_federate::plans::{
@@ -262,7 +262,7 @@ impl Federation {
         Some(plan)
     }
 
-    /// The plan of a Service of another cluster.
+    /// The plan of a Service of another cluster. It has as many ports as an export: no import has any other one.
     fn plan_service(
         &self,
         catalog: &Catalog,
@@ -273,7 +273,8 @@ impl Federation {
         let key = service_key(&name.cluster, &name.service);
         let service = catalog.service(&key);
         let ports = service.iter().flat_map(|service| {
-            service.ports.iter().map(|port| {
+            let first = service.ports.iter().take(ServiceExport::MAX_PORTS);
+            first.map(|port| {
                 let gateways = || {
                     let name = port_name(&key, &port.name, port.protocol);
                     self.zoned_gateways(catalog, importing, &name, &key.cluster)

@@ -17,7 +17,7 @@ use super::{
 
 /// State of the members' sources.
 struct Known {
-    /// The ids of the members that have not, and are waited for.
+    /// The ids of the members that have not, and of clusters that are no members yet, which are waited for.
     awaited: BTreeSet<Arc<str>>,
 }
 
@@ -90,8 +90,9 @@ impl Federation {
             let is_given_up = self.given_up.contains(*name);
             !is_given_up && !self.states.contains_key(*name)
         });
+        let awaited = awaited.map(|(_, it)| Arc::<str>::from(it.id.as_str()));
         Known {
-            awaited: awaited.map(|(_, it)| Arc::from(it.id.as_str())).collect(),
+            awaited: awaited.chain(self.absent.iter().cloned()).collect(),
         }
     }
 
@@ -102,6 +103,21 @@ impl Federation {
             return;
         }
         self.given_up = members;
+        self.note_awaited();
+    }
+
+    /// The clusters that are no members and are waited for, in place of those before, by id: what is kept for them is
+    /// given to no others.
+    pub(crate) fn await_absent(&mut self, ids: BTreeSet<Arc<str>>) {
+        if self.absent == ids {
+            return;
+        }
+        self.absent = ids;
+        self.note_awaited();
+    }
+
+    /// Gives what was kept for clusters that are not waited for any more to others.
+    fn note_awaited(&mut self) {
         self.note_winners();
         self.is_stale = true;
         self.wanted_changed = true;

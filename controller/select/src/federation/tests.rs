@@ -2,6 +2,7 @@
 
 //! Imports that follow any changes equal imports from scratch, and each rule of an import by itself.
 
+mod absent;
 mod adopted;
 mod affinity;
 mod deciding;
@@ -10,6 +11,7 @@ mod gateways;
 mod names;
 mod node_groups;
 mod objects;
+mod ports;
 mod properties;
 mod quota;
 mod random;

@@ -199,6 +199,17 @@ async fn a_policy_without_clusters_is_nothing_to_wait_for() {
     assert!(matches!(text, Some(ClusterChange::None)), "{text:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_cannot_be_read_is_not_one_without_clusters() {
+    let mut rig = Rig::new(&[]);
+    rig.write("kind: [");
+    let problems = rig.problems().await;
+    assert!(problems[0].contains("policy.yaml:1:"), "{problems:?}");
+    rig.write(&policy_of(rig.dir.path(), &["eu-1"]));
+    let (cluster, _events) = rig.joined().await;
+    assert_eq!(&*cluster, "eu-1", "nobody has said that there are none");
+}
+
 /// A source that panics at its first start, after it has sent its objects.
 fn faulty(
     paths: watch::Receiver<Vec<PathBuf>>,

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use portolan_federate::state::{Phase, Settings, may_be_late, may_serve_without};
+use portolan_federate::state::{Phase, Settings, Status, may_be_late, may_serve_without};
 use portolan_mcs::Awaited;
 use portolan_policy::Cluster;
 use portolan_policy::spec::EndpointSlices;
@@ -67,13 +68,13 @@ impl Federated {
         self.mcs.plan(pipeline, inputs, has_changed);
     }
 
-    /// The members whose objects are not known yet, and that may still be needed.
+    /// The members whose objects are not known yet, and that may still be needed; with those whose Clusters are not
+    /// known yet either.
     pub(in crate::writer) fn awaited(&self, synced: &BTreeSet<Arc<str>>) -> Awaited {
         let away = self.away(synced).into_iter();
         let needed = away.filter(|cluster| self.is_awaited(cluster));
-        let ids = needed
-            .map(|cluster| Arc::from(cluster.id.as_str()))
-            .collect();
+        let mut ids = self.absent();
+        ids.extend(needed.map(|cluster| Arc::<str>::from(cluster.id.as_str())));
         Awaited { ids }
     }
 
@@ -96,9 +97,39 @@ impl Federated {
     fn is_awaited(&self, cluster: &Cluster) -> bool {
         let status = self.fleet.status(&cluster.id);
         let ttl = Settings::new(&self.loss, cluster).stale_ttl;
-        match status.and_then(|status| status.last_contact) {
-            Some(last) => !may_serve_without(Some(last), ttl, now()),
+        match status.filter(|status| status.last_contact.is_some()) {
+            Some(status) => !self.is_over(&status, ttl),
             None => may_be_late(ttl, self.waited),
         }
+    }
+
+    /// Returns `true` if a cluster that was in contact, and has not sent its objects to this process, is waited for no
+    /// longer: it is lost, or this process has waited until it would be. The time of the last contact alone says
+    /// nothing about the cluster: all replicas may have been stopped since, or the clock may have been set.
+    pub(super) fn is_over(&self, status: &Status, ttl: Duration) -> bool {
+        let is_lost = status.reach_step == 0;
+        let has_waited = !may_be_late(ttl, self.waited);
+        (is_lost || has_waited) && may_serve_without(status.last_contact, ttl, now())
+    }
+
+    /// The ids of clusters from before that no Cluster has, and that may still be needed.
+    pub(super) fn absent(&self) -> BTreeSet<Arc<str>> {
+        if self.is_complete {
+            return BTreeSet::new();
+        }
+        let ids = self.fleet.statuses().into_keys();
+        ids.filter(|id| self.is_absent(id)).collect()
+    }
+
+    /// Returns `true` if a cluster from before has no Cluster because that may be in what could not be read, and may
+    /// still be needed. What its Cluster says about loss is unknown, so the rules of the set count. The wait has an end
+    /// under all of them: the Cluster may be gone.
+    pub(super) fn is_absent(&self, id: &str) -> bool {
+        if self.is_complete || self.clusters().any(|cluster| *cluster.id == *id) {
+            return false;
+        }
+        let ttl = self.loss.stale_ttl;
+        let status = self.fleet.status(id);
+        status.is_some_and(|status| may_be_late(ttl, self.waited) && !self.is_over(&status, ttl))
     }
 }

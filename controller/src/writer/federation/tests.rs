@@ -48,3 +48,106 @@ async fn a_drain_of_a_cluster_that_left_the_policy_is_not_kept_on_disk() {
     let saved = Saved::read(directory.path()).unwrap();
     assert!(saved.drains.is_empty(), "{:?}", saved.drains);
 }
+
+/// State that begins with an import of `eu-1` that `us-1` exports. That was last in contact an hour ago.
+fn saved(phase: Phase, reach_step: u8) -> Saved {
+    let status = Status {
+        phase,
+        step: reach_step,
+        reach_step,
+        drain_step: 20,
+        drained: false,
+        last_contact: Some(Moment(now().0 - Duration::from_hours(1))),
+        stale_for: Duration::ZERO,
+        recent_losses: Vec::new(),
+        losses: 0,
+    };
+    let name = ImportName {
+        namespace: "shop".into(),
+        name: "web".into(),
+    };
+    let kept = Kept {
+        winner: Some("us-1".into()),
+        clusters: Arc::new(["us-1".into()].into()),
+        ..Kept::default()
+    };
+    Saved {
+        statuses: [("us-1".into(), status)].into(),
+        imports: [(import_key(&"eu-1".into(), &name), kept)].into(),
+        ..Saved::default()
+    }
+}
+
+fn resumed(saved: Saved, saver: Saver) -> Federated {
+    let (sources, states) = Default::default();
+    Federated::new(sources, states, saved, saver, McsPlanner::default(), None)
+}
+
+/// The clusters that the agents of `eu-1` wait for, and those that imports wait for, once this process has waited.
+fn awaited(federated: &mut Federated, pipeline: &Pipeline, seconds: u64) -> [Option<String>; 2] {
+    federated.waited = Duration::from_secs(seconds);
+    let synced: BTreeSet<Arc<str>> = ["eu-1".into()].into();
+    let of_agents = federated.waits_for(pipeline, "eu-1", &synced);
+    let of_agents = of_agents.map(str::to_owned);
+    let of_imports = federated.awaited(&synced).ids.into_iter().next();
+    [of_agents, of_imports.map(|id| id.to_string())]
+}
+
+#[test]
+fn a_cluster_in_contact_is_waited_for_after_a_time_when_nobody_ran() {
+    let us = Some(String::from("us-1"));
+    for (phase, reach_step, of_start) in [(Phase::Ready, 20, us), (Phase::Lost, 0, None)] {
+        let mut federated = resumed(saved(phase, reach_step), Saver::default());
+        let mut pipeline = Pipeline::default();
+        federated.take_policies(&mut pipeline, policy(&["eu-1", "us-1"]), true);
+        for (seconds, expected) in [(0, &of_start), (329, &of_start), (330, &None)] {
+            let found = awaited(&mut federated, &pipeline, seconds);
+            assert_eq!(
+                found,
+                [expected.clone(), expected.clone()],
+                "{phase} {seconds}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_missing_in_an_incomplete_policy_stays_drained_and_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (vital, _failures) = Vital::new(CancellationToken::new());
+    let drain = Drain {
+        to: 0,
+        over: Duration::ZERO,
+    };
+    let saved = Saved {
+        drains: [("us-1".into(), drain)].into(),
+        ..saved(Phase::Ready, 20)
+    };
+    let mut federated = resumed(saved, Saver::start(directory.path(), &vital));
+    let mut pipeline = Pipeline::default();
+    let synced: BTreeSet<Arc<str>> = ["eu-1".into()].into();
+    federated.take_policies(&mut pipeline, policy(&["eu-1"]), false);
+    federated.tell(&mut pipeline, &synced);
+    pipeline.flush();
+    let us = Some(String::from("us-1"));
+    for seconds in [0, 329] {
+        let found = awaited(&mut federated, &pipeline, seconds);
+        assert_eq!(found, [us.clone(), us.clone()], "{seconds} s");
+    }
+    assert_eq!(awaited(&mut federated, &pipeline, 330), [None, None]);
+    // Nobody can say when its Cluster is good again.
+    federated.tell(&mut pipeline, &synced);
+    assert!(pipeline.kept().is_empty());
+
+    federated.drain("eu-1", Some(drain)).unwrap();
+    federated.take_policies(&mut pipeline, policy(&["eu-1", "us-1"]), true);
+    assert!(federated.fleet.status("us-1").unwrap().drained);
+    drop(federated);
+    vital.ending.cancel();
+    vital.tasks.close();
+    vital.tasks.wait().await;
+    let saved = Saved::read(directory.path()).unwrap();
+    let drained: Vec<&str> = saved.drains.keys().map(|name| &**name).collect();
+    assert_eq!(drained, ["eu-1", "us-1"]);
+    assert!(saved.statuses.contains_key("us-1"));
+}
