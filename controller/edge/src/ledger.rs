@@ -166,6 +166,22 @@ impl<I: Id> Ledger<I> {
         self.objects.keys()
     }
 
+    /// The ids from one to another, both included, to be kept.
+    pub(crate) fn ids_between(&self, first: &I, last: &I) -> Vec<Arc<I>> {
+        let ids = self.objects.range::<I, _>(first..=last);
+        ids.map(|(id, _)| Arc::clone(id)).collect()
+    }
+
+    /// The ids in some of the centre's buckets. Most transitions replace no bucket: they cost no hash of each id.
+    pub(crate) fn in_buckets(&self, buckets: &BTreeSet<u32>) -> Vec<I> {
+        if buckets.is_empty() {
+            return Vec::new();
+        }
+        let ids = self.objects.keys().map(|id| &**id);
+        let ids = ids.filter(|id| buckets.contains(&bucket_of(*id, BUCKETS)));
+        ids.cloned().collect()
+    }
+
     /// The hashes of `count` buckets, 8 bytes each.
     pub(crate) fn bucket_hashes(&self, count: u32) -> Vec<u8> {
         let mut sums = vec![SetHash::default(); count as usize];
@@ -191,8 +207,16 @@ impl<I: Id> Ledger<I> {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The number of ids that this thread has hashed.
+    pub(crate) static HASHED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The bucket of an object.
 pub(crate) fn bucket_of<I: Id>(id: &I, count: u32) -> u32 {
+    #[cfg(test)]
+    HASHED.set(HASHED.get() + 1);
     let hash = blake3::keyed_hash(BUCKET_KEY, &id.encode_to_vec());
     let [first, second, ..] = *hash.as_bytes();
     u32::from(u16::from_be_bytes([first, second])) % count.max(1)

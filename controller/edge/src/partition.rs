@@ -10,7 +10,7 @@ use portolan_catalog::{Object, ObjectRef};
 use portolan_proto::v1;
 use prost::Message as _;
 
-use crate::ledger::{BUCKETS, Entry, Ledger, bucket_of};
+use crate::ledger::{BUCKETS, Entry, Ledger};
 use crate::wire::{self, WireError};
 
 /// Bounds of a cluster.
@@ -190,10 +190,7 @@ impl Partition {
             return Err(PartitionError::Listing);
         }
         let mut staged = std::mem::take(&mut self.staged);
-        let buckets = &staged.replaced;
-        let replaced = self.ledger.iter().map(|(id, _)| id);
-        let replaced = replaced.filter(|id| buckets.contains(&bucket_of(*id, BUCKETS)));
-        for id in replaced.cloned().collect::<Vec<_>>() {
+        for id in self.ledger.in_buckets(&staged.replaced) {
             staged.objects.entry(id).or_insert(None);
         }
         let changes = staged.objects.iter();

@@ -18,6 +18,7 @@ use prost::Message as _;
 
 use conversions::{export, service};
 
+use crate::ledger::HASHED;
 use crate::{
     BadHashes, Limits, Outbox, Partition, PartitionError, Received, StreamId, Transition, wire,
 };
@@ -249,6 +250,17 @@ fn objects_that_a_listing_of_the_source_lacks_are_gone() {
     };
     assert_eq!(received.delete, [gone]);
     assert_eq!(names(&centre), ["eu/shop/web", "eu/shop/web-2"]);
+}
+
+#[test]
+fn a_transition_without_a_listing_hashes_no_id() {
+    let (mut outbox, mut centre) = connected([slice("web-1", 1), slice("web-2", 1)]);
+    outbox.apply(&put(slice("web-2", 2)));
+    let before = HASHED.get();
+    assert!(before > 0, "hashes are not counted");
+    let received = send(&mut outbox, &mut centre).unwrap().unwrap();
+    assert_eq!(received.put, [slice("web-2", 2)]);
+    assert_eq!(HASHED.get(), before);
 }
 
 #[test]

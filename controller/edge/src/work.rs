@@ -35,6 +35,9 @@ pub const MAX_SLICES: usize = 10_000;
 pub const MAX_SLICE_BYTES: usize = 32 << 20;
 /// The most bytes of all items, those before a commit too.
 const MAX_BYTES: usize = 64 << 20;
+/// The most bytes of ServiceExports and ServiceImports that are to be written at a time: what EndpointSlices and the ids
+/// of items that are gone leave.
+const MAX_WRITE_BYTES: usize = MAX_BYTES - MAX_SLICE_BYTES - (4 << 20);
 
 /// All EndpointSlices of imports, by name.
 pub type WantedSlices = BTreeMap<ImportName, WantedSlice>;

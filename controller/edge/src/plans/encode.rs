@@ -2,13 +2,14 @@
 
 //! Plans to messages.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_federate::imports::ImportName;
 use portolan_federate::merge::Affinity;
 use portolan_federate::plans::{
-    ClusterPlan, ExportName, GatewayPlan, ImportPlan, PlanEndpoint, ServicePlan,
+    ClusterPlan, ExportName, GatewayPlan, ImportPlan, PlanEndpoint, PlanPort, ServicePlan,
 };
 use portolan_federate::shares::Tier;
 use portolan_policy::spec::SpillOver;
@@ -166,39 +167,47 @@ pub(super) fn gateway(plan: &GatewayPlan) -> Message {
     })
 }
 
-/// The parts of a Service, in order. An endpoint stays in its part as long as their number is the same.
+/// The parts of a Service, in order. An endpoint stays in its part as long as their number is the same. The first part
+/// has all ports, a later one those of its endpoints: many ports in each of many parts would be a gigabyte.
 pub(super) fn service(plan: &ServicePlan) -> Vec<Message> {
     let endpoints = plan.ports.values().map(|port| port.endpoints.len());
     let wanted = endpoints.sum::<usize>().div_ceil(PART_ENDPOINTS);
     let wanted = u32::try_from(wanted.next_power_of_two()).unwrap_or(MAX_PARTS);
     let count = wanted.min(MAX_PARTS);
-    let empty = plan.ports.iter().map(|(port, plan)| v1::PlanPort {
-        name: port.name.to_string(),
-        protocol: encode_protocol(port.protocol).into(),
-        port: port.number.into(),
-        endpoints: Vec::new(),
-        gateways: plan.gateways.iter().map(gateway_address).collect(),
-    });
-    let first = v1::PlanService {
+    let empty = v1::PlanService {
         by_gateways: plan.by_gateways,
-        ports: empty.collect(),
+        ports: Vec::new(),
     };
-    let mut later = first.clone();
-    later
-        .ports
-        .iter_mut()
-        .for_each(|port| port.gateways = Vec::new());
-    let mut parts = vec![later; count as usize];
-    parts[0] = first;
-    for (index, plan) in plan.ports.values().enumerate() {
+    let mut parts = vec![empty; count as usize];
+    for (port, plan) in &plan.ports {
+        let mut by_part: BTreeMap<usize, Vec<v1::PlanEndpoint>> = BTreeMap::new();
         for (address, endpoint) in &plan.endpoints {
-            let part = &mut parts[place(address, count)];
-            part.ports[index]
-                .endpoints
-                .push(of_endpoint(address, endpoint));
+            let endpoints = by_part.entry(place(address, count)).or_default();
+            endpoints.push(of_endpoint(address, endpoint));
+        }
+        by_part.entry(0).or_default();
+        for (number, endpoints) in by_part {
+            let gateways = plan.gateways.iter().filter(|_| number == 0);
+            let gateways = gateways.map(gateway_address).collect();
+            let port = part_of_port(port, endpoints, gateways);
+            parts[number].ports.push(port);
         }
     }
     parts.into_iter().map(Message::Service).collect()
+}
+
+fn part_of_port(
+    port: &PlanPort,
+    endpoints: Vec<v1::PlanEndpoint>,
+    gateways: Vec<v1::PlanGatewayAddress>,
+) -> v1::PlanPort {
+    v1::PlanPort {
+        name: port.name.to_string(),
+        protocol: encode_protocol(port.protocol).into(),
+        port: port.number.into(),
+        endpoints,
+        gateways,
+    }
 }
 
 fn place(address: &SocketAddr, count: u32) -> usize {

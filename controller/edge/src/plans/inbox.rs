@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_federate::plans::{PlanChanges, ServicePlan};
-use portolan_model::TableSize;
+use portolan_model::{SetHash, TableSize};
 use portolan_proto::v1;
 use prost::Message as _;
 use prost::bytes::{Bytes, BytesMut};
@@ -17,7 +17,7 @@ use super::decode::{Item, item, plan_name};
 use super::{
     MAX_BYTES, MAX_ENDPOINTS, MAX_PARTS, MAX_PLAN_BYTES, MAX_PLANS, PLAN_KEY, PlanName, encode,
 };
-use crate::ledger::{BUCKETS, Entry, Ledger, bucket_of};
+use crate::ledger::{BUCKETS, Entry, Ledger};
 use crate::wire::WireError;
 
 /// The longest text about a plan, in bytes.
@@ -77,6 +77,8 @@ pub struct Plans {
     ledger: Ledger<v1::PlanId>,
     /// Those that could be read, the last good version of each.
     items: BTreeMap<v1::PlanId, Arc<Item>>,
+    /// The last good versions of those that are refused now, as they came. The ledger has the refused ones.
+    good: BTreeMap<v1::PlanId, Entry>,
 }
 
 /// Plans that one stream brings.
@@ -183,6 +185,31 @@ impl Plans {
         changes
     }
 
+    /// Puts a plan in place of the one that it had, or deletes it.
+    fn replace(&mut self, id: v1::PlanId, staged: Option<Staged>) {
+        let Self {
+            ledger,
+            items,
+            good,
+        } = self;
+        let Some(Staged { entry, item }) = staged else {
+            ledger.remove(&id);
+            items.remove(&id);
+            good.remove(&id);
+            return;
+        };
+        if let Some(item) = item {
+            good.remove(&id);
+            items.insert(id.clone(), item);
+        } else if items.contains_key(&id)
+            && let Some(last) = ledger.get(&id)
+        {
+            // Of several refused ones in a row, the version before the first.
+            good.entry(id.clone()).or_insert_with(|| last.clone());
+        }
+        ledger.put(id, entry);
+    }
+
     /// The parts of a Service together.
     fn service(&self, first: &v1::PlanId) -> Option<ServicePlan> {
         let last = v1::PlanId {
@@ -214,35 +241,26 @@ impl Plans {
         whole
     }
 
-    /// The plans as messages of a stream, for a file.
+    /// The plans as messages of a stream, for a file. Where plans are refused, a first transition has their last good
+    /// versions, and a second one what is refused.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = BytesMut::new();
-        let mut say = |message| {
-            let message = v1::CentreMessage {
-                message: Some(message),
-            };
-            let length = message.encoded_len();
-            bytes.reserve(length + 10);
-            // A buffer that grows takes all.
-            let _ = message.encode_length_delimited(&mut bytes);
-        };
-        let (mut part, mut size) = (v1::CentrePlans::default(), 0);
-        for (_, entry) in self.ledger.iter() {
-            part.put.push(entry.bytes.clone());
-            size += entry.bytes.len();
-            if size >= PART_BYTES {
-                size = 0;
-                say(Answer::Plans(std::mem::take(&mut part)));
-            }
+        let good = self.good.iter().map(|(id, entry)| (id, Some(entry)));
+        let sums = self.ledger.sums_with(good);
+        let total = self.ledger.total();
+        // A file beyond a bound could not be read.
+        let fits = sums.bytes <= MAX_BYTES && sums.endpoints <= MAX_ENDPOINTS;
+        if self.good.is_empty() || !fits {
+            let all = self.ledger.iter().map(|(_, entry)| entry);
+            save(&mut bytes, all, 1, total);
+        } else {
+            let all = self.ledger.iter();
+            let all = all.map(|(id, entry)| self.good.get(id).unwrap_or(entry));
+            save(&mut bytes, all, 1, sums.hash);
+            let refused = self.good.keys().filter_map(|id| self.ledger.get(id));
+            save(&mut bytes, refused, 2, total);
         }
-        say(Answer::Plans(part));
-        say(Answer::PlanCommit(v1::CentrePlanCommit {
-            number: 1,
-            listing: true,
-            leading: true,
-            hash: self.ledger.total().to_bytes().into(),
-        }));
         bytes.into()
     }
 
@@ -257,17 +275,14 @@ impl Plans {
             let message = v1::CentreMessage::decode_length_delimited(&mut bytes);
             match message.ok().and_then(|message| message.message) {
                 Some(Answer::Plans(part)) => refused.extend(inbox.stage(part)?),
-                Some(Answer::PlanCommit(commit)) => {
-                    inbox.commit(&commit)?;
-                    return match bytes.is_empty() {
-                        true => Ok((inbox.plans, refused)),
-                        false => Err(SavedError::Broken),
-                    };
-                }
+                Some(Answer::PlanCommit(commit)) => _ = inbox.commit(&commit)?,
                 _ => return Err(SavedError::Broken),
             }
         }
-        Err(SavedError::Broken)
+        match inbox.number > 0 && inbox.staged.is_empty() {
+            true => Ok((inbox.plans, refused)),
+            false => Err(SavedError::Broken),
+        }
     }
 }
 
@@ -350,9 +365,7 @@ impl PlanInbox {
         let replaced = std::mem::take(&mut self.replaced);
         let mut staged = std::mem::take(&mut self.staged);
         let ledger = &self.plans.ledger;
-        let gone = ledger.iter().map(|(id, _)| id);
-        let gone = gone.filter(|id| replaced.contains(&bucket_of(*id, BUCKETS)));
-        for id in gone.cloned().collect::<Vec<_>>() {
+        for id in ledger.in_buckets(&replaced) {
             staged.entry(id).or_insert(None);
         }
         let changes = staged.iter();
@@ -366,22 +379,44 @@ impl PlanInbox {
         bound("bytes of all plans", sums.bytes, MAX_BYTES)?;
         let changed: Vec<v1::PlanId> = staged.keys().cloned().collect();
         for (id, staged) in staged {
-            let Plans { ledger, items } = &mut self.plans;
-            match staged {
-                Some(Staged { entry, item }) => {
-                    if let Some(item) = item {
-                        items.insert(id.clone(), item);
-                    }
-                    ledger.put(id, entry);
-                }
-                None => {
-                    ledger.remove(&id);
-                    items.remove(&id);
-                }
-            }
+            self.plans.replace(id, staged);
         }
         Ok(self.plans.changes(changed.iter()))
     }
+}
+
+/// Appends a transition with these plans to a file: a listing if it is the first one.
+fn save<'e>(
+    bytes: &mut BytesMut,
+    entries: impl Iterator<Item = &'e Entry>,
+    number: u64,
+    hash: SetHash,
+) {
+    let mut say = |message| {
+        let message = v1::CentreMessage {
+            message: Some(message),
+        };
+        let length = message.encoded_len();
+        bytes.reserve(length + 10);
+        // A buffer that grows takes all.
+        let _ = message.encode_length_delimited(bytes);
+    };
+    let (mut part, mut size) = (v1::CentrePlans::default(), 0);
+    for entry in entries {
+        part.put.push(entry.bytes.clone());
+        size += entry.bytes.len();
+        if size >= PART_BYTES {
+            size = 0;
+            say(Answer::Plans(std::mem::take(&mut part)));
+        }
+    }
+    say(Answer::Plans(part));
+    say(Answer::PlanCommit(v1::CentrePlanCommit {
+        number,
+        listing: number == 1,
+        leading: true,
+        hash: hash.to_bytes().into(),
+    }));
 }
 
 fn named(id: &v1::PlanId) -> String {

@@ -12,7 +12,7 @@ use prost::bytes::Bytes;
 use v1::plan_item::Plan as Message;
 
 use super::parts::{Part, PlanParts};
-use super::{MAX_BYTES, MAX_ENDPOINTS, MAX_PLAN_BYTES, MAX_PLANS, PlanName, encode};
+use super::{MAX_BYTES, MAX_ENDPOINTS, MAX_PARTS, MAX_PLAN_BYTES, MAX_PLANS, PlanName, encode};
 use crate::ledger::{BadHashes, Ledger, bucket_of};
 use crate::outbox::StreamId;
 
@@ -114,17 +114,18 @@ impl PlanOutbox {
                 }
             }
         }
-        let first = encode::id(name);
-        loop {
-            let id = v1::PlanId {
-                part: number,
-                ..first.clone()
-            };
-            if !self.ledger.remove(&id) {
-                break;
-            }
-            self.changed(&Arc::new(id));
-            number += 1;
+        let next = v1::PlanId {
+            part: number,
+            ..encode::id(name)
+        };
+        let last = v1::PlanId {
+            part: MAX_PARTS,
+            ..next.clone()
+        };
+        // Not all numbers: a part that was refused is missing between others.
+        for id in self.ledger.ids_between(&next, &last) {
+            self.ledger.remove(&id);
+            self.changed(&id);
         }
     }
 

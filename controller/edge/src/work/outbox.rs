@@ -12,7 +12,8 @@ use prost::bytes::Bytes;
 use v1::work_item::Action as Message;
 
 use super::{
-    EdgeWork, MAX_ITEM_BYTES, MAX_SLICE_BYTES, MAX_SLICES, MAX_WRITES, WantedSlices, hash_of, id_of,
+    EdgeWork, MAX_ITEM_BYTES, MAX_SLICE_BYTES, MAX_SLICES, MAX_WRITE_BYTES, MAX_WRITES,
+    WantedSlices, hash_of, id_of,
 };
 
 /// The work of an edge as one stream has been sent it.
@@ -63,11 +64,18 @@ impl WorkOutbox {
             return None;
         }
         let (mut wanted, mut left_out) = (BTreeMap::new(), None);
+        let mut size = 0;
         for write in work.writes.iter().take(MAX_WRITES) {
-            match encode(write) {
-                Some((id, bytes)) => _ = wanted.insert(id, Some(bytes)),
-                None => left_out = Some(LeftOut::Write(write.target.clone())),
+            let Some((id, bytes)) = encode(write) else {
+                left_out = Some(LeftOut::Write(write.target.clone()));
+                continue;
+            };
+            size += bytes.len();
+            if size > MAX_WRITE_BYTES {
+                // The others follow once these are done, and are not among the writes any more.
+                break;
             }
+            wanted.insert(id, Some(bytes));
         }
         let slices = work.slices.as_deref();
         let encoded = slices.map(|slices| self.encode_slices(slices));

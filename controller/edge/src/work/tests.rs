@@ -155,6 +155,54 @@ fn a_write_that_is_too_large_is_named() {
     assert_eq!(change.put.len(), 1);
 }
 
+/// Ports that make an object nearly as large as an item may be.
+fn long_ports() -> Value {
+    let text = "x".repeat(1_000);
+    let port = json!({"name": text, "protocol": "TCP", "port": 80, "appProtocol": text});
+    Value::Array(vec![port; 250])
+}
+
+#[test]
+fn writes_beyond_the_bytes_that_an_edge_takes_follow_when_the_first_ones_are_done() {
+    let ports = long_ports();
+    let writes = (0..80).map(|number| {
+        let mut write = create(&format!("w-{number:02}"), "a");
+        if let Action::Create(object) = &mut write.action {
+            object["spec"]["ports"] = ports.clone();
+        }
+        write
+    });
+    let slices = (0..MAX_SLICE_BYTES / MAX_ITEM_BYTES).map(|number| {
+        let (name, mut slice) = slice(&format!("s-{number:02}"), "a");
+        slice.object["ports"] = ports.clone();
+        (name, slice)
+    });
+    let mut left: Vec<Write> = writes.collect();
+    let slices: Arc<WantedSlices> = Arc::new(slices.collect());
+    let (mut outbox, mut inbox) = (WorkOutbox::default(), WorkInbox::default());
+    let mut changes = 0;
+    while !left.is_empty() {
+        let work = EdgeWork {
+            leading: true,
+            writes: Arc::new(left.clone()),
+            slices: Some(Arc::clone(&slices)),
+        };
+        let change = outbox.take(&work).expect("what is left");
+        assert_eq!(change.left_out, None);
+        let (parts, commit) = change.into_parts(MAX_ITEM_BYTES);
+        for part in parts {
+            assert_eq!(inbox.stage(part), Ok(vec![]));
+        }
+        let arrived = inbox.commit(&commit).expect("work that an edge takes");
+        assert!(arrived.slices.as_ref() == Some(&slices), "other slices");
+        let done = arrived.writes.len();
+        assert!(done > 0 && arrived.writes[..] == left[..done], "{done}");
+        left.drain(..done);
+        changes += 1;
+    }
+    assert_eq!(changes, 2);
+}
+
 /// An item as any peer may send it.
 fn hostile(kind: i32, of: &str, action: Option<Message>) -> prost::bytes::Bytes {
     let id = v1::ObjectId {

@@ -2,7 +2,10 @@
 
 //! Plans that break a rule, and more than an edge takes.
 
+use std::net::IpAddr;
+
 use super::*;
+use crate::ledger::HASHED;
 
 fn put(item: &v1::PlanItem) -> v1::CentrePlans {
     v1::CentrePlans {
@@ -184,6 +187,127 @@ fn the_last_good_version_of_a_refused_plan_stays() {
     let second = commit(&mut inbox, false, &[&bad]);
     assert_eq!(first.imports, second.imports);
     assert_eq!(second.imports[&name("web")], Some(import(1)));
+    // After a start of the edge too, also the second one, and until another good version comes.
+    let hashes = inbox.plans().bucket_hashes();
+    let mut plans = inbox.into_plans();
+    for _ in 0..2 {
+        let (saved, refused) = Plans::from_bytes(plans.to_bytes()).unwrap();
+        assert_eq!(refused.len(), 1);
+        assert_eq!(saved.bucket_hashes(), hashes);
+        let all = saved.since(&Plans::default());
+        assert_eq!(all.imports, second.imports);
+        plans = saved;
+    }
+    let mut inbox = PlanInbox::new(plans);
+    let next = import_message(|import| import.max_endpoints = 9);
+    inbox.stage(put(&next)).unwrap();
+    let third = commit(&mut inbox, true, &[&next]);
+    assert_ne!(third.imports, second.imports);
+    let (saved, refused) = Plans::from_bytes(inbox.plans().to_bytes()).unwrap();
+    assert_eq!(refused, []);
+    assert_eq!(saved.since(&Plans::default()).imports, third.imports);
+}
+
+#[test]
+fn a_transition_without_a_listing_hashes_no_id() {
+    let mut inbox = PlanInbox::default();
+    let first = import_message(|_| {});
+    inbox.stage(put(&first)).unwrap();
+    commit(&mut inbox, true, &[&first]);
+    let next = import_message(|import| import.max_endpoints = 9);
+    inbox.stage(put(&next)).unwrap();
+    let before = HASHED.get();
+    commit(&mut inbox, false, &[&next]);
+    assert_eq!(HASHED.get(), before);
+}
+
+/// A Service with as many ports as an export has, and 1,000 addresses behind each.
+fn wide() -> ServicePlan {
+    let endpoint = PlanEndpoint {
+        ready: true,
+        serving: true,
+        terminating: false,
+        weight: 1,
+        zone: None,
+    };
+    let ports = (1..=256_u16).map(|number| {
+        let port = PlanPort {
+            name: format!("port-of-a-wide-service-{number}").into(),
+            protocol: Protocol::Tcp,
+            number,
+        };
+        let all = (0..1_000_u16).map(|index| {
+            let [high, low] = index.to_be_bytes();
+            (([10, 1, high, low], number).into(), endpoint.clone())
+        });
+        let plan = PortPlan {
+            endpoints: all.collect(),
+            gateways: BTreeMap::new(),
+        };
+        (port, plan)
+    });
+    ServicePlan {
+        by_gateways: false,
+        ports: ports.collect(),
+    }
+}
+
+/// A change of the Service `web` of another cluster.
+fn of_web(plan: Option<Arc<ServicePlan>>) -> PlanChanges {
+    PlanChanges {
+        services: [(export("us-1", "web"), plan)].into(),
+        ..PlanChanges::default()
+    }
+}
+
+#[test]
+fn many_ports_are_not_in_each_of_many_parts() {
+    let (mut outbox, plan) = (PlanOutbox::default(), Arc::new(wide()));
+    let changes = of_web(Some(Arc::clone(&plan)));
+    assert_eq!(outbox.apply(&changes, &mut PlanParts::default()), []);
+    let mut inbox = PlanInbox::default();
+    let stream = outbox.begin(&inbox.plans().bucket_hashes()).unwrap();
+    let transition = outbox.take(stream, true).unwrap();
+    let bytes: usize = transition.put.iter().map(Bytes::len).sum();
+    assert!(bytes < 20_000_000, "{bytes} bytes");
+    let (parts, commit) = transition.into_parts(MAX_PLAN_BYTES);
+    for part in parts {
+        assert_eq!(inbox.stage(part).unwrap(), []);
+    }
+    let arrived = inbox.commit(&commit).unwrap();
+    let arrived = arrived.services.into_values().next().flatten();
+    // Not with both plans in words.
+    assert!(arrived == Some(plan), "another plan");
+}
+
+#[test]
+fn a_service_with_a_part_that_was_refused_goes_as_a_whole() {
+    let mut plan = service(300);
+    let parts = encode::service(&plan);
+    let v1::plan_item::Plan::Service(middle) = &parts[1] else {
+        panic!("no Service");
+    };
+    let octets = middle.ports[0].endpoints[0].address.clone();
+    let ip = IpAddr::from(<[u8; 4]>::try_from(octets).unwrap());
+    for port in plan.ports.values_mut() {
+        for (address, endpoint) in &mut port.endpoints {
+            if address.ip() == ip {
+                endpoint.zone = Some("x".repeat(MAX_PLAN_BYTES).into());
+            }
+        }
+    }
+    let (mut outbox, mut known) = (PlanOutbox::default(), PlanParts::default());
+    let refused = outbox.apply(&of_web(Some(plan.into())), &mut known);
+    assert_eq!(refused.len(), 1);
+    let (mut inbox, mut all) = (PlanInbox::default(), All::default());
+    let stream = outbox.begin(&inbox.plans().bucket_hashes()).unwrap();
+    let put = send(&mut outbox, stream, &mut inbox, &mut all);
+    assert_eq!(put, parts.len() - 1, "the others are served");
+    assert!(put > 2, "no part after the one that was refused");
+    assert_eq!(outbox.apply(&of_web(None), &mut known), []);
+    send(&mut outbox, stream, &mut inbox, &mut all);
+    assert_eq!(inbox.plans().len(), 0, "parts are left");
+    assert_eq!(all, All::default());
 }
 
 #[test]
