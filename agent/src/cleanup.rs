@@ -6,13 +6,18 @@
 //! and chains with our names; of a `Director` the sync daemons and announced routes in the state directory, and
 //! proxy neighbours with our protocol number. Kernel settings stay: others may rely on them. With
 //! `--hand-over kube-proxy` the objects that a kube-proxy has adopted stay too, and nothing goes that it does
-//! not serve yet.
+//! not serve yet. Sets and chains that a kube-proxy may have by the same names stay on a node that has no record
+//! of ours.
 
-use portolan_dataplane::{HostPlane, Kernel, KernelConfig, NftablesKernel};
+use portolan_dataplane::{
+    Dataplane, DataplaneError, HostPlane, Kernel, KernelConfig, KubeProxyObjects, NftablesKernel,
+    has_set,
+};
 use portolan_model::Family;
-use portolan_plan::RulesMode;
 use portolan_plan::host::{HostDesired, Owned, plan_host};
-use portolan_reconcile::{NftablesReconciler, clear};
+use portolan_plan::kube_proxy::{VIP_DEVICE, takeover_marker};
+use portolan_plan::{Config, RulesMode};
+use portolan_reconcile::{NftablesReconciler, clear, ipvs_marker_sets};
 
 use crate::args::{CleanupArgs, DataplaneKind};
 use crate::director::{load_owned, save_owned};
@@ -37,15 +42,64 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
 /// Removes everything, or hands it over. The lock is held to the end, so that no agent starts meanwhile; `None` where no
 /// agent can tell of itself.
 async fn clean(args: &CleanupArgs, _lock: Option<StateLock>) -> anyhow::Result<()> {
-    if args.hand_over.is_some() && has_tables(args)? {
-        return hand_over_tables(&args.kernel.kernel_config()?, &args.kernel.plan_config()?).await;
+    if args.hand_over.is_some() {
+        return hand_over_node(args).await;
     }
     let ipvs = clean_ipvs(args).await;
-    if args.hand_over.is_some() && ipvs.is_err() {
-        // Nothing else goes before its place is taken.
-        return ipvs.map(drop);
-    }
     judge(args.kernel.dataplane, ipvs, clean_tables(args))
+}
+
+/// Hands the node over. Tables go by [`hand_over_tables`] alone, which asks whether a kube-proxy serves the same.
+async fn hand_over_node(args: &CleanupArgs) -> anyhow::Result<()> {
+    let named = args.kernel.dataplane;
+    let (kernel, config) = (args.kernel.kernel_config()?, args.kernel.plan_config()?);
+    let tables = find_tables(args)?;
+    let has_tables = matches!(tables, Tables::There);
+    // Tables behind IPVS are those of an agent that was stopped while it changed over.
+    let has_sets = named == DataplaneKind::Ipvs && has_any(&ipvs_marker_sets(&config), has_set)?;
+    let tables_are_next = match start(named, has_tables, has_sets) {
+        Start::Tables => true,
+        Start::Ipvs => after_ipvs(named, clean_ipvs(args).await?, tables)?,
+        Start::Refused => anyhow::bail!(
+            "--hand-over: this node is programmed by nftables: name --dataplane nftables"
+        ),
+    };
+    if tables_are_next {
+        hand_over_tables(&kernel, &config).await?;
+    }
+    Ok(())
+}
+
+/// The first step of a hand-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// Tables of nftables, and nothing else.
+    Tables,
+    /// IPVS, and then tables that are still there.
+    Ipvs,
+    /// None: the dataplane that is named has not programmed the node.
+    Refused,
+}
+
+/// Decides where a hand-over starts, by the dataplane that is named and those that have programmed the node.
+fn start(named: DataplaneKind, has_tables: bool, has_sets: bool) -> Start {
+    match (named, has_tables, has_sets) {
+        (DataplaneKind::Nftables, _, _) | (DataplaneKind::Auto, true, _) => Start::Tables,
+        (DataplaneKind::Ipvs, true, false) => Start::Refused,
+        _ => Start::Ipvs,
+    }
+}
+
+/// Whether tables are to be handed over after IPVS. Without IPVS they stay.
+fn after_ipvs(named: DataplaneKind, ipvs: Cleaned, tables: Tables) -> anyhow::Result<bool> {
+    let (ipvs, tables) = match (ipvs, tables) {
+        (Cleaned::Done, Tables::There) => return Ok(true),
+        (Cleaned::Absent(error), Tables::There) => return Err(error),
+        (ipvs, Tables::None) => (ipvs, Cleaned::Done),
+        (ipvs, Tables::Absent(error)) => (ipvs, Cleaned::Absent(error.into())),
+    };
+    judge(named, Ok(ipvs), Ok(tables))?;
+    Ok(false)
 }
 
 /// The result of the cleanup of one dataplane.
@@ -79,15 +133,35 @@ fn judge(
     }
 }
 
+/// Our tables of nftables on a host.
+#[derive(Debug)]
+enum Tables {
+    /// At least one is there.
+    There,
+    /// The host has none.
+    None,
+    /// The host cannot have any, for this reason.
+    Absent(DataplaneError),
+}
+
+/// Looks for our tables of nftables.
+fn find_tables(args: &CleanupArgs) -> anyhow::Result<Tables> {
+    let mut kernel = match open_tables(args)? {
+        Ok(kernel) => kernel,
+        Err(error) => return Ok(Tables::Absent(error)),
+    };
+    match NftablesReconciler::families(&mut kernel)?.is_empty() {
+        true => Ok(Tables::None),
+        false => Ok(Tables::There),
+    }
+}
+
 /// Removes our tables of nftables.
 fn clean_tables(args: &CleanupArgs) -> anyhow::Result<Cleaned> {
-    let mut kernel = match NftablesKernel::open(args.kernel.kernel_config()?) {
+    let mut kernel = match open_tables(args)? {
         Ok(kernel) => kernel,
         Err(error) => return Ok(Cleaned::Absent(error.into())),
     };
-    if let Err(error) = kernel.generation() {
-        return Ok(Cleaned::Absent(error.into()));
-    }
     let tables = NftablesReconciler::remove(&mut kernel)?;
     if tables > 0 {
         tracing::info!(tables, "tables of nftables removed");
@@ -95,17 +169,13 @@ fn clean_tables(args: &CleanupArgs) -> anyhow::Result<Cleaned> {
     Ok(Cleaned::Done)
 }
 
-/// Returns `true` if a hand-over is from nftables: the dataplane that is named or, with `auto`, that is there.
-fn has_tables(args: &CleanupArgs) -> anyhow::Result<bool> {
-    let has_any = || {
-        let mut kernel = NftablesKernel::open(args.kernel.kernel_config()?)?;
-        Ok(!NftablesReconciler::families(&mut kernel)?.is_empty())
-    };
-    match args.kernel.dataplane {
-        DataplaneKind::Nftables => Ok(true),
-        DataplaneKind::Auto => has_any(),
-        DataplaneKind::Ipvs | DataplaneKind::Userspace => Ok(false),
-    }
+/// Opens nftables, or returns the reason why the host has none.
+fn open_tables(args: &CleanupArgs) -> anyhow::Result<Result<NftablesKernel, DataplaneError>> {
+    let opened = NftablesKernel::open(args.kernel.kernel_config()?);
+    Ok(opened.and_then(|mut kernel| {
+        kernel.generation()?;
+        Ok(kernel)
+    }))
 }
 
 /// Removes the objects of our IPVS dataplane.
@@ -147,9 +217,50 @@ async fn clean_ipvs(args: &CleanupArgs) -> anyhow::Result<Cleaned> {
             save_owned(&args.state_dir, &nothing)?;
         }
     }
-    let steps = clear(&mut kernel, &config, &removable).await?;
-    tracing::info!(steps, "objects of IPVS removed");
+    let has_sets = has_any(&own_sets(&config), has_set)?;
+    let named = args.kernel.dataplane;
+    clear_ours(&mut kernel, named, &config, &removable, has_sets).await?;
     host.map(|()| Cleaned::Done)
+}
+
+/// Clears the node of IPVS, unless nothing there is ours. A kube-proxy has sets and chains of the same names,
+/// which it would miss until its next whole sync.
+async fn clear_ours(
+    kernel: &mut (impl Dataplane + KubeProxyObjects),
+    named: DataplaneKind,
+    config: &Config,
+    removable: &[Family],
+    has_sets: bool,
+) -> anyhow::Result<()> {
+    let is_named = named == DataplaneKind::Ipvs;
+    // The device is a kube-proxy's alone.
+    if has_sets || (is_named && kernel.vip_device(VIP_DEVICE).await?.is_none()) {
+        let steps = clear(kernel, config, removable).await?;
+        tracing::info!(steps, "objects of IPVS removed");
+    } else {
+        tracing::info!(
+            dataplane = "ipvs",
+            "nothing to clean up: no object is recorded as ours"
+        );
+    }
+    Ok(())
+}
+
+/// Sets of which one exists as long as the node has objects of our IPVS dataplane: [`clear`] destroys them last.
+fn own_sets(config: &Config) -> Vec<String> {
+    let mut sets = ipvs_marker_sets(config);
+    sets.push(takeover_marker(&config.names));
+    sets
+}
+
+/// Returns `true` if one of these sets exists.
+fn has_any<E>(sets: &[String], has: impl Fn(&str) -> Result<bool, E>) -> Result<bool, E> {
+    for set in sets {
+        if has(set)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Removes what a `Director` has made: announced routes, proxy neighbours, and sync daemons that are still as it
@@ -175,141 +286,4 @@ async fn clean_host(kernel: &mut impl HostPlane, owned: &Owned) -> anyhow::Resul
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::net::IpAddr;
-    use std::sync::Arc;
-
-    use portolan_dataplane::FakeKernel;
-    use portolan_model::Protocol;
-    use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
-    use portolan_model::ipvs::{
-        SyncDaemon, SyncRole, VirtualServer, VirtualServerConfig, VirtualServerKey,
-    };
-    use portolan_plan::host::{HostState, Neighbour};
-    use portolan_plan::{Config, ownership_entry};
-
-    use super::*;
-
-    fn vip() -> IpAddr {
-        "10.96.0.1".parse().unwrap()
-    }
-
-    fn set(entries: &[SetEntry]) -> Set {
-        let header = SetHeader {
-            kind: SetKind::HashIpPort,
-            family: Family::V4,
-            max_entries: 65_536,
-        };
-        Set {
-            header,
-            entries: entries.iter().cloned().collect(),
-        }
-    }
-
-    #[test]
-    fn a_dataplane_that_could_not_be_removed_is_an_error_also_if_it_is_not_named() {
-        let done = || Ok(Cleaned::Done);
-        let absent = || Ok(Cleaned::Absent(anyhow::anyhow!("no module")));
-        let failed = || Err(anyhow::anyhow!("busy"));
-        let said = |named, ipvs, tables| {
-            let judged = judge(named, ipvs, tables);
-            judged.map_err(|error: anyhow::Error| error.to_string())
-        };
-        let busy = || Err("busy".to_owned());
-        for named in [
-            DataplaneKind::Ipvs,
-            DataplaneKind::Nftables,
-            DataplaneKind::Auto,
-        ] {
-            assert_eq!(said(named, done(), done()), Ok(()));
-            assert_eq!(said(named, failed(), done()), busy());
-            assert_eq!(said(named, done(), failed()), busy());
-            assert_eq!(said(named, absent(), failed()), busy());
-        }
-        let missing = || Err("no module".to_owned());
-        assert_eq!(said(DataplaneKind::Ipvs, absent(), done()), missing());
-        assert_eq!(said(DataplaneKind::Ipvs, done(), absent()), Ok(()));
-        assert_eq!(said(DataplaneKind::Nftables, done(), absent()), missing());
-        assert_eq!(said(DataplaneKind::Nftables, absent(), done()), Ok(()));
-        assert_eq!(said(DataplaneKind::Auto, absent(), done()), Ok(()));
-        assert_eq!(said(DataplaneKind::Auto, absent(), absent()), missing());
-    }
-
-    #[tokio::test]
-    async fn our_objects_go_and_foreign_ones_stay() {
-        let key = |port| VirtualServerKey::new(Protocol::Tcp, vip(), port);
-        let mark = |mark| VirtualServerKey::Mark {
-            family: Family::V4,
-            mark,
-        };
-        let config = VirtualServerConfig::round_robin();
-        let server = VirtualServer {
-            config: config.into(),
-            real_servers: Arc::default(),
-        };
-        let ours = [ownership_entry(&key(80)), ownership_entry(&mark(1))];
-        let mut kernel = FakeKernel::default();
-        kernel.state.sets = BTreeMap::from([
-            ("KUBE-PORTOLAN-OWNED".to_owned(), set(&ours)),
-            ("KUBE-CLUSTER-IP".to_owned(), set(&ours[..1])),
-            ("PORTOLAN-REPLACEMENT".to_owned(), set(&[])),
-            ("somebody-elses".to_owned(), set(&[])),
-        ]);
-        kernel.state.virtual_servers = [key(80), key(81), mark(1), mark(2)]
-            .map(|key| (key, server.clone()))
-            .into();
-        kernel.state.routes = BTreeMap::from([(vip(), None)]);
-
-        clear(&mut kernel, &Config::default(), &Family::ALL)
-            .await
-            .unwrap();
-        assert_eq!(
-            kernel.state.virtual_servers,
-            BTreeMap::from([(key(81), server.clone()), (mark(2), server)])
-        );
-        assert_eq!(
-            kernel.state.sets.keys().collect::<Vec<_>>(),
-            ["somebody-elses"]
-        );
-        assert!(kernel.state.routes.is_empty());
-    }
-
-    #[tokio::test]
-    async fn what_a_director_made_goes_and_an_operators_daemon_stays() {
-        let ours = SyncDaemon::new("eth0");
-        let operators = SyncDaemon {
-            id: 7,
-            ..SyncDaemon::new("eth1")
-        };
-        let neighbour = Neighbour {
-            interface: "eth0".to_owned(),
-            address: "2001:db8::1".parse().unwrap(),
-        };
-        let mut kernel = FakeKernel::default();
-        kernel.host.state = HostState {
-            daemons: [
-                (SyncRole::Master, ours.clone()),
-                (SyncRole::Backup, operators.clone()),
-            ]
-            .into(),
-            neighbours: [neighbour].into(),
-            announced: [(199, vip())].into(),
-            ..HostState::default()
-        };
-        // The agent had started both roles; somebody has started another backup since.
-        let owned = Owned {
-            daemons: SyncRole::ALL.map(|role| (role, ours.clone())).into(),
-            tables: [199].into(),
-            stands_by: false,
-        };
-        clean_host(&mut kernel, &owned).await.unwrap();
-        let left = HostState {
-            daemons: [(SyncRole::Backup, operators)].into(),
-            ..HostState::default()
-        };
-        assert_eq!(kernel.host.state, left);
-        clean_host(&mut kernel, &Owned::default()).await.unwrap();
-        assert_eq!(kernel.host.applied.len(), 3, "{:?}", kernel.host.applied);
-    }
-}
+mod tests;

@@ -73,7 +73,7 @@ impl ReconcileMetrics {
         let gauges = [
             (
                 "takeover_pending",
-                "Whether a takeover from a kube-proxy is asked for and not complete, also while that one runs",
+                "Whether a takeover from a kube-proxy is asked for and has not been complete since the start",
                 &self.takeover,
             ),
             (

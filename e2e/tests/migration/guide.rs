@@ -66,3 +66,14 @@ fn commands_are_those_between_two_comments() {
     assert_eq!(guide.commands("Step 10"), "e\n");
     assert_eq!(guide.commands("Back"), "f\n");
 }
+
+#[test]
+fn nodes_are_checked_with_the_values_of_the_migration() {
+    let guide = Guide::read();
+    let values = guide.commands("Step 0");
+    assert!(values.ends_with("> values.yaml\n"), "{values}");
+    let check = guide.commands("Step 1");
+    for part in ["agent.prepare.checkOnly=true", "-f values.yaml"] {
+        assert!(check.contains(part), "{check}");
+    }
+}

@@ -67,10 +67,10 @@ impl Migration {
     /// Steps 0 to 3: nodes are checked, Portolan is installed, and kube-proxy can be kept off.
     fn prepare(&mut self) {
         self.play("Step 0", 0);
+        self.play("Step 1", 0);
         self.wait_for_fit_nodes();
         self.check_clients("nodes are checked");
 
-        self.play("Step 1", 0);
         self.play("Step 2", 0);
         self.world.rolled_out(CONTROLLER);
         for node in [0, 1] {
@@ -83,9 +83,9 @@ impl Migration {
         self.check_clients("kube-proxy was restarted");
     }
 
-    /// Waits until the logs of step 0 say that both nodes are fit.
+    /// Waits until the logs of step 1 say that both nodes are fit.
     fn wait_for_fit_nodes(&self) {
-        let check = self.guide.commands("Check of step 0");
+        let check = self.guide.commands("Check of step 1");
         let are_fit = || {
             // A container that does not run yet has no log.
             let said = self.world.run(&check, 0).ok()?;

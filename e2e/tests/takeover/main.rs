@@ -132,6 +132,9 @@ fn give_back_to(mode: &str, world: &mut World, clients: &mut Clients) {
     let proxies = world.start_proxies(mode);
     clients.wait_for_more("beside a kube-proxy that is back");
     for node in 0..2 {
+        // Flags of the other dataplane delete nothing, whatever the mode of kube-proxy is.
+        let error = format!("{:#}", world.hand_over(node, "ipvs").unwrap_err());
+        assert!(error.contains("name --dataplane nftables"), "{error}");
         println!("{}", world.hand_over(node, "nftables").unwrap());
         kernel::assert_no_table_of_ours(world.node(node));
         // A cleanup that is repeated, as after a reboot, finds nothing.
