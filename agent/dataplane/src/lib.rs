@@ -78,9 +78,6 @@ pub enum DataplaneError {
     /// nftables could not be used.
     #[error("nftables: {0}")]
     Nftables(portolan_netlink::SocketError),
-    /// No marks can be used for rules that are in place.
-    #[error(transparent)]
-    Marks(#[from] MaskError),
     /// Routes or addresses could not be read.
     #[error(transparent)]
     Route(#[from] rtnetlink::Error),

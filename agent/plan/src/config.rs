@@ -201,7 +201,7 @@ impl Default for MarkMask {
 /// Facts about the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Every address on any interface, loopback included.
+    /// Every address on any interface, loopback included, but for link-local ones of IPv6.
     pub addresses: BTreeSet<IpAddr>,
     /// The addresses that accept node ports.
     pub node_port_addresses: BTreeSet<IpAddr>,

@@ -167,16 +167,42 @@ pub(crate) fn server(to: &WayTo) -> VirtualServer {
     }
 }
 
-/// The ways in the kernel: virtual servers of ours by a mark that no rule sets, with one real server.
+impl KernelState {
+    /// The bits of the marks that the kernel has of ours: those that sets give to packets, and those of ways. All of
+    /// these marks are within the result.
+    #[must_use]
+    pub fn mapped_mask(&self, config: &Config) -> MarkMask {
+        let of_rules = marks_of_rules(self, config).into_iter();
+        let of_ways = ways_with(self, config, |_| true).into_values();
+        let all = of_rules.map(|(_, mark)| mark).chain(of_ways);
+        let masquerade = config.masquerade_mark;
+        // A virtual server that looks like a way may be by a mark of an operator, which may have a reserved bit.
+        let bits = all.filter_map(|mark| MarkMask::new(mark, masquerade).ok());
+        let bits = bits.fold(0, |bits, mark| bits | mark.bits());
+        MarkMask::new(bits, masquerade).unwrap_or(MarkMask::NONE)
+    }
+}
+
+/// The ways in the kernel by a mark that we use.
 pub(crate) fn kept(observed: &KernelState, config: &Config) -> BTreeMap<WayTo, u32> {
-    let (names, mask) = (&config.names, config.short_circuit_mask);
+    let mask = config.short_circuit_mask;
+    ways_with(observed, config, |mark| mask.contains(mark))
+}
+
+/// The ways in the kernel: virtual servers of ours by a mark that no rule sets, with one real server.
+fn ways_with(
+    observed: &KernelState,
+    config: &Config,
+    is_usable: impl Fn(u32) -> bool,
+) -> BTreeMap<WayTo, u32> {
+    let names = &config.names;
     let mut kept = BTreeMap::new();
     let mut set_by_rules = None;
     for (key, have) in &observed.virtual_servers {
         let VirtualServerKey::Mark { family, mark } = *key else {
             continue;
         };
-        if have.real_servers.len() != 1 || !mask.contains(mark) || !observed.owns(names, key) {
+        if have.real_servers.len() != 1 || !is_usable(mark) || !observed.owns(names, key) {
             continue;
         }
         let set_by_rules = set_by_rules.get_or_insert_with(|| marks_of_rules(observed, config));

@@ -129,12 +129,13 @@ impl<D: Dataplane> Reconciler<D> {
         let (mut late, mut idle) = (Vec::new(), Vec::new());
         for of_one in draining.chunk_by(|(a, _), (b, _)| a == b) {
             let connections = self.dataplane.connections(&of_one[0].0).await?;
+            // A real server of the other family may not be shown. Its connections are unknown: the deadline decides.
             for draining @ (key, address) in of_one.iter().copied() {
                 let step = Step::DelRealServer { key, address };
                 let found = connections.get(&address);
                 if has_passed(&draining) {
                     late.push(step);
-                } else if found.is_none_or(|c| c.active + c.inactive == 0) {
+                } else if found.is_some_and(|c| c.active + c.inactive == 0) {
                     idle.push(step);
                 }
             }

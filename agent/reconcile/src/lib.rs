@@ -298,7 +298,7 @@ impl<D: Dataplane> Reconciler<D> {
         let needs_marks =
             |desired: &Desired| !desired.state.rules.is_empty() || desired.needs_ways();
         let are_desired = self.desired.read(needs_marks);
-        if self.choose_marks(&observed, are_desired).await? {
+        if self.choose_marks(&observed, are_desired).await {
             self.settled = None;
             planned = self.steps(table, &facts, &observed, surplus);
         }

@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Dataplane, DataplaneError};
-use portolan_plan::{KernelState, MarkMask};
+use portolan_dataplane::Dataplane;
+use portolan_plan::KernelState;
 
 use crate::Reconciler;
 
@@ -20,7 +20,7 @@ pub(crate) enum MarkChoice {
     Open,
     /// Made.
     Made,
-    /// No mark can be used.
+    /// No mark can be chosen.
     Refused {
         /// Reason.
         error: String,
@@ -30,7 +30,7 @@ pub(crate) enum MarkChoice {
 }
 
 impl MarkChoice {
-    /// The reason why no mark can be used.
+    /// The reason why no mark can be chosen.
     pub(crate) fn error(&self) -> Option<String> {
         match self {
             Self::Refused { error, .. } => Some(error.clone()),
@@ -52,36 +52,30 @@ impl<D: Dataplane> Reconciler<D> {
         self.forget();
     }
 
-    /// Chooses the marks if something that needs them is desired, or was when no mark could be used. Returns whether the desired state
-    /// has other marks now, and must be computed anew.
+    /// Chooses the marks if something that needs them is desired, or was when no mark could be chosen. Returns whether
+    /// the desired state has other marks now, and must be computed anew.
     ///
-    /// Without a usable mark, what needs one is refused; all else is served.
-    ///
-    /// # Errors
-    /// If no mark can be used while sets of ours in the kernel give marks to packets: what they mark stays as it is.
-    pub(crate) async fn choose_marks(
-        &mut self,
-        observed: &KernelState,
-        are_desired: bool,
-    ) -> Result<bool, DataplaneError> {
+    /// If none can be chosen, what has a mark in the kernel keeps it: packets have these bits already. What needs a mark
+    /// of other bits is refused; all else is served.
+    pub(crate) async fn choose_marks(&mut self, observed: &KernelState, are_desired: bool) -> bool {
         let is_due = match &self.marks {
             MarkChoice::Open => are_desired,
             MarkChoice::Made => false,
             MarkChoice::Refused { at, .. } => at.elapsed() >= PAUSE,
         };
         if !is_due {
-            return Ok(false);
+            return false;
         }
         let (mask, choice) = match self.dataplane.choose_marks(&self.config).await {
             Ok(mask) => (mask, MarkChoice::Made),
-            Err(error) if observed.maps_marks(&self.config.names) => return Err(error.into()),
             Err(error) => {
                 let (error, at) = (error.to_string(), Instant::now());
-                (MarkMask::NONE, MarkChoice::Refused { error, at })
+                let mapped = observed.mapped_mask(&self.config);
+                (mapped, MarkChoice::Refused { error, at })
             }
         };
         self.marks = choice;
         let before = std::mem::replace(&mut self.config.short_circuit_mask, mask);
-        Ok(before != mask)
+        before != mask
     }
 }

@@ -33,7 +33,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         let observed = self.observe().await?;
         let mut desired = desire(table, &facts, &self.config, &observed);
         let are_desired = !desired.state.rules.is_empty() || desired.needs_ways();
-        if self.choose_marks(&observed, are_desired).await? {
+        if self.choose_marks(&observed, are_desired).await {
             desired = desire(table, &facts, &self.config, &observed);
         }
         let steps = plan(&desired, &observed, &self.config);

@@ -170,6 +170,33 @@ async fn draining_real_server_is_deleted_when_its_connections_have_ended() {
     assert_eq!(observed.as_ref(), Some(&reconciler.dataplane.state));
 }
 
+/// Listings of the kernel lack real servers of the other family than that of the virtual server.
+#[tokio::test]
+async fn a_draining_real_server_that_is_not_shown_ends_at_its_deadline() {
+    let leaving: SocketAddr = "10.0.0.2:80".parse().unwrap();
+    for is_gone in [false, true] {
+        let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
+        for destinations in [&["10.0.0.1:80", "10.0.0.2:80"][..], &["10.0.0.1:80"]] {
+            reconciler.reconcile(&table(destinations)).await.unwrap();
+        }
+        let kernel = &mut reconciler.dataplane;
+        kernel.unshown.insert(leaving);
+        if is_gone {
+            // Somebody has deleted it.
+            let server = kernel.state.virtual_servers.get_mut(&vip()).unwrap();
+            Arc::make_mut(&mut server.real_servers).remove(&leaving);
+        }
+        assert_eq!(reconciler.finish_drains(|_| false).await.unwrap(), 1);
+        let servers = &reconciler.dataplane.state.virtual_servers;
+        let is_there = servers[&vip()].real_servers.contains_key(&leaving);
+        assert_eq!(is_there, !is_gone);
+
+        assert_eq!(reconciler.finish_drains(|_| true).await.unwrap(), 0);
+        let servers = &reconciler.dataplane.state.virtual_servers;
+        assert!(!servers[&vip()].real_servers.contains_key(&leaving));
+    }
+}
+
 /// Like [`table`], with a second Service at 10.96.0.2.
 fn two(destinations: &[&str], second: &[&str]) -> Arc<NodeTable> {
     let mut both = NodeTable::clone(&table(destinations));

@@ -52,6 +52,8 @@ pub struct FakeKernel {
     pub facts: NodeFacts,
     /// Connections of real servers.
     pub connections: BTreeMap<(VirtualServerKey, SocketAddr), Connections>,
+    /// Real servers that a reading of connections does not show.
+    pub unshown: BTreeSet<SocketAddr>,
     /// UDP flows in conntrack.
     pub flows: Vec<Flow>,
     /// Number of readings of the flows.
@@ -331,6 +333,7 @@ impl Dataplane for FakeKernel {
         Ok(server
             .real_servers
             .keys()
+            .filter(|a| !self.unshown.contains(a))
             .map(|a| (a, of(&a).unwrap_or_default()))
             .collect())
     }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use portolan_model::Family;
-use portolan_plan::{Jump, Rules};
+use portolan_plan::{Jump, Rules, Table};
 
 use super::blocking::blocking;
 use crate::DataplaneError;
@@ -358,7 +358,35 @@ fn fingerprint_of(rules: &Rules, saved: &[String]) -> Vec<String> {
     lines
 }
 
-/// Input of `iptables-restore` that removes our existing jumps and chains.
+/// Returns `true` if a line is a rule that jumps or goes to a chain.
+fn leads_to(line: &str, chain: &str) -> bool {
+    let before = line.strip_suffix(chain);
+    before.is_some_and(|rule| rule.ends_with(" -j ") || rule.ends_with(" -g "))
+}
+
+/// Returns `true` if rules that stay lead to a chain of ours, such as those of the plugin `portmap` of CNI with
+/// `externalSetMarkChain`. `jumps` are the lines that go.
+fn is_used(chain: &str, table: &Table, jumps: &[&str], saved: &[String]) -> bool {
+    let is_ours = |of: &str| table.chains.iter().any(|(ours, _)| ours == of);
+    in_table(saved, &table.name).any(|line| {
+        let rule = line.strip_prefix("-A ").and_then(|r| r.split_once(' '));
+        let stays = rule.is_some_and(|(of, _)| !is_ours(of)) && !jumps.contains(&line);
+        stays && leads_to(line, chain)
+    })
+}
+
+/// Returns `true` if rules of a chain lead to others of ours, or refer to sets: neither could be deleted.
+fn needs_others(chain: &str, table: &Table, saved: &[String]) -> bool {
+    let rule = format!("-A {chain} ");
+    let mut rules = in_table(saved, &table.name).filter(|line| line.starts_with(&rule));
+    rules.any(|line| {
+        let mut ours = table.chains.iter();
+        line.contains("-set ") || ours.any(|(other, _)| leads_to(line, other))
+    })
+}
+
+/// Input of `iptables-restore` that removes our existing jumps and chains. The kernel refuses the whole table if a rule
+/// leads to a chain that shall go: a chain that others use stays.
 fn removal(rules: &Rules, saved: &[String]) -> String {
     let mut text = String::new();
     for table in &rules.tables {
@@ -375,13 +403,22 @@ fn removal(rules: &Rules, saved: &[String]) -> String {
         let jumps = rules.jumps.iter().chain(&rules.obsolete);
         let jumps = jumps.filter(|jump| jump.table == table.name);
         let jumps: Vec<&str> = jumps.flat_map(|jump| jump_lines(jump, saved)).collect();
-        if chains.is_empty() && jumps.is_empty() {
+        let (used, chains): (Vec<&String>, Vec<&String>) = chains
+            .into_iter()
+            .partition(|chain| is_used(chain, table, &jumps, saved));
+        for chain in &used {
+            tracing::info!(table = %table.name, %chain, "rules of other programs use a chain of ours: it stays");
+        }
+        let needing = |chain: &&String| needs_others(chain, table, saved);
+        let emptied: Vec<&String> = used.into_iter().filter(needing).collect();
+        if chains.is_empty() && emptied.is_empty() && jumps.is_empty() {
             continue;
         }
         text.push_str(&format!("*{}\n", table.name));
         // Declaring a chain empties it, so that no rule refers to another one when it is deleted.
         chains
             .iter()
+            .chain(&emptied)
             .for_each(|chain| text.push_str(&format!(":{chain} - [0:0]\n")));
         jumps
             .iter()

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use netlink_packet_route::address::{AddressAttribute, AddressScope};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use netlink_packet_route::link::LinkAttribute;
 use portolan_model::Family;
 use portolan_netlink::Errno;
@@ -178,27 +178,7 @@ impl Routes {
     ) -> Result<NodeFacts, DataplaneError> {
         let handle = self.handle()?;
         let ignored = ignored_links(handle).await?;
-        let mut facts = NodeFacts::default();
-        let mut sources: BTreeMap<(Family, u32), IpAddr> = BTreeMap::new();
-        for message in dumps::addresses(handle).await? {
-            if ignored.contains(&message.header.index) {
-                continue;
-            }
-            let global = message.header.scope != AddressScope::Link
-                && message.header.scope != AddressScope::Host;
-            if let Some(ip) = own_address(&message.attributes) {
-                facts.addresses.insert(ip);
-                if global && !ip.is_loopback() {
-                    facts.node_port_addresses.insert(ip);
-                    sources
-                        .entry((Family::of(ip), message.header.index))
-                        .or_insert(ip);
-                }
-            }
-        }
-        for ((family, _), ip) in sources {
-            facts.source.entry(family).or_insert(ip);
-        }
+        let mut facts = facts_of(&dumps::addresses(handle).await?, &ignored);
         facts
             .source
             .extend(node_ips.iter().map(|ip| (Family::of(*ip), *ip)));
@@ -208,6 +188,36 @@ impl Routes {
             .retain(|ip| node_ports.accepts(*ip, source.get(&Family::of(*ip)).copied()));
         Ok(facts)
     }
+}
+
+/// The facts that the addresses of links tell. Those of `ignored` links are left out.
+///
+/// Each link has a link-local address of IPv6, and each Pod that starts or stops adds or removes a link. No packet to a
+/// VIP has such an address, and other facts would have everything computed again: they are left out too. An operator
+/// may give the scope to any address of IPv4.
+fn facts_of(messages: &[AddressMessage], ignored: &BTreeSet<u32>) -> NodeFacts {
+    let mut facts = NodeFacts::default();
+    let mut sources: BTreeMap<(Family, u32), IpAddr> = BTreeMap::new();
+    for message in messages {
+        let (scope, index) = (message.header.scope, message.header.index);
+        let Some(ip) = own_address(&message.attributes) else {
+            continue;
+        };
+        let is_link_local = scope == AddressScope::Link && ip.is_ipv6();
+        if is_link_local || ignored.contains(&index) {
+            continue;
+        }
+        facts.addresses.insert(ip);
+        let is_global = scope != AddressScope::Link && scope != AddressScope::Host;
+        if is_global && !ip.is_loopback() {
+            facts.node_port_addresses.insert(ip);
+            sources.entry((Family::of(ip), index)).or_insert(ip);
+        }
+    }
+    for ((family, _), ip) in sources {
+        facts.source.entry(family).or_insert(ip);
+    }
+    facts
 }
 
 /// Reads the facts about the node that need no right and nothing of IPVS. Must be called within a tokio

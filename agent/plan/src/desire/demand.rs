@@ -52,17 +52,6 @@ impl Builder<'_> {
 }
 
 impl KernelState {
-    /// Returns `true` if sets in the kernel give marks to packets. Empty ones come with rules that need no mark.
-    #[must_use]
-    pub fn maps_marks(&self, names: &Names) -> bool {
-        let maps = |family, set| {
-            let set = self.sets.get(&names.set(set, family));
-            set.is_some_and(|set| !set.entries.is_empty())
-        };
-        let in_family = |family: Family| SetName::MARKS.iter().any(|set| maps(family, *set));
-        Family::ALL.into_iter().any(in_family)
-    }
-
     /// Returns `true` if the kernel has the sets of our rules, and so most likely the rules.
     fn has_rules_of(&self, names: &Names, family: Family) -> bool {
         // No other program has a set of this name, not even a kube-proxy.

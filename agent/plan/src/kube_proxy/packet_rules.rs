@@ -33,6 +33,15 @@ const COPY: &str = "KUBE-PORTOLAN-PREDECESSOR";
 /// The chain that leads to the Services.
 const SERVICES: &str = "KUBE-SERVICES";
 
+/// Marks packets that [`POSTROUTING`] shall masquerade.
+const MARK_MASQ: &str = "KUBE-MARK-MASQ";
+
+/// The chain that masquerades.
+const POSTROUTING: &str = "KUBE-POSTROUTING";
+
+/// Chains that the kernel sends packets to.
+const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+
 /// Chains of `nat` through which packets come to [`SERVICES`].
 const HOOKS: [&str; 2] = ["PREROUTING", "OUTPUT"];
 
@@ -44,8 +53,8 @@ const CHAINS: [(&str, &[&str]); 3] = [
             COPY,
             SERVICES,
             "KUBE-NODEPORTS",
-            "KUBE-POSTROUTING",
-            "KUBE-MARK-MASQ",
+            POSTROUTING,
+            MARK_MASQ,
             "KUBE-PROXY-CANARY",
             "KUBE-SVC-",
             "KUBE-SVL-",
@@ -179,8 +188,8 @@ pub fn kept_input(saved: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// Input of `iptables-restore` that deletes the jumps to a kube-proxy's chains from all others, each table
-/// at once; none without any. `ours` stay.
+/// Input of `iptables-restore` that deletes the jumps to a kube-proxy's chains, each table at once; none without
+/// any. `ours` stay, and so do rules in chains of other programs.
 #[must_use]
 pub fn unhooked_input(saved: &[String], ours: &Rules) -> Option<String> {
     let chains = removable(saved, ours);
@@ -189,6 +198,7 @@ pub fn unhooked_input(saved: &[String], ours: &Rules) -> Option<String> {
         let leads_there = |rule: &Rule<'_>| {
             rule.table == *table
                 && !of_table.contains(rule.chain)
+                && !is_of_others(rule, ours, of_table)
                 && rule
                     .target()
                     .is_some_and(|target| of_table.contains(target))
@@ -206,8 +216,8 @@ pub fn unhooked_input(saved: &[String], ours: &Rules) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Input of `iptables-restore` that deletes a kube-proxy's chains, to which no other chain jumps any more;
-/// none without any. `ours` stay.
+/// Input of `iptables-restore` that deletes a kube-proxy's chains; none without any. `ours` stay. A chain that other
+/// programs jump to from chains of their own cannot be deleted, and is emptied.
 #[must_use]
 pub fn removed_input(saved: &[String], ours: &Rules) -> Option<String> {
     let chains = removable(saved, ours);
@@ -218,7 +228,8 @@ pub fn removed_input(saved: &[String], ours: &Rules) -> Option<String> {
         for chain in of_table {
             let _ = writeln!(text, ":{chain} - [0:0]");
         }
-        for chain in of_table {
+        let used = used_by_others(saved, table, ours, of_table);
+        for chain in of_table.difference(&used) {
             let _ = writeln!(text, "-X {chain}");
         }
         text.push_str("COMMIT\n");
@@ -226,19 +237,50 @@ pub fn removed_input(saved: &[String], ours: &Rules) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The chains of a kube-proxy in iptables mode that are there and are none of ours, by table.
+/// The chains of a kube-proxy in iptables mode that are there and can go, by table. None of them is ours.
+///
+/// The plugin `portmap` of CNI has packets masqueraded by jumps to [`MARK_MASQ`], if its `externalSetMarkChain` says so.
+/// That chain and the one that masquerades stay then. They have no jumps to others.
 fn removable<'a>(saved: &'a [String], ours: &Rules) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
-    let is_ours = |table: &str, chain: &str| {
-        let mut tables = ours.tables.iter().filter(|of| of.name == table);
-        tables.any(|of| of.chains.iter().any(|(name, _)| name == chain))
-    };
     let mut found: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (table, chain) in chains(saved) {
-        if is_of_kube_proxy(table, chain) && !is_ours(table, chain) {
+        if is_of_kube_proxy(table, chain) && !is_ours(ours, table, chain) {
             found.entry(table).or_default().insert(chain);
         }
     }
+    if let Some(of_nat) = found.get_mut("nat")
+        && used_by_others(saved, "nat", ours, of_nat).contains(MARK_MASQ)
+    {
+        of_nat.retain(|chain| ![MARK_MASQ, POSTROUTING].contains(chain));
+    }
+    found.retain(|_, of_table| !of_table.is_empty());
     found
+}
+
+/// The chains of a kube-proxy that other programs jump to from chains of their own.
+fn used_by_others<'a>(
+    saved: &'a [String],
+    table: &str,
+    ours: &Rules,
+    of_table: &BTreeSet<&str>,
+) -> BTreeSet<&'a str> {
+    let of_others =
+        rules(saved).filter(|rule| rule.table == table && is_of_others(rule, ours, of_table));
+    let targets = of_others.filter_map(|rule| rule.target());
+    targets
+        .filter(|target| of_table.contains(*target))
+        .collect()
+}
+
+/// Returns `true` for a rule in a chain that another program has made.
+fn is_of_others(rule: &Rule<'_>, ours: &Rules, of_table: &BTreeSet<&str>) -> bool {
+    let Rule { table, chain, .. } = *rule;
+    !of_table.contains(chain) && !BUILT_IN.contains(&chain) && !is_ours(ours, table, chain)
+}
+
+fn is_ours(ours: &Rules, table: &str, chain: &str) -> bool {
+    let mut tables = ours.tables.iter().filter(|of| of.name == table);
+    tables.any(|of| of.chains.iter().any(|(name, _)| name == chain))
 }
 
 fn is_of_kube_proxy(table: &str, chain: &str) -> bool {

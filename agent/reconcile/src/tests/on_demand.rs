@@ -147,18 +147,48 @@ async fn without_a_free_mark_only_what_needs_one_is_refused() {
     assert_eq!(restarted.dataplane.state.virtual_servers.len(), 1);
 }
 
+/// A load balancer that needs no mark, at another address.
+fn plain(destination: &str) -> Record {
+    let mut record = balancer(|frontend| {
+        frontend.address = FrontendAddress::Vip("192.0.2.11".parse().unwrap());
+    });
+    record.key.service = "plain".into();
+    record.destinations = vec![Destination::new(destination.parse().unwrap())];
+    record
+}
+
+/// Whether a destination of that load balancer gets new connections.
+fn is_served(kernel: &FakeKernel, destination: &str) -> bool {
+    let key = VirtualServerKey::new(Protocol::Tcp, "192.0.2.11".parse().unwrap(), 80);
+    let real_servers = &kernel.state.virtual_servers[&key].real_servers;
+    let config = real_servers.get(&destination.parse().unwrap());
+    config.is_some_and(|config| config.weight > 0)
+}
+
 #[tokio::test]
 async fn marks_in_the_kernel_stay_when_another_program_begins_to_use_them() {
     let mut reconciler = on_demand(FakeKernel::default());
-    let table = table_of([balancer(ranges)]);
-    reconciler.reconcile(&table).await.unwrap();
+    let table = |destination: &str| table_of([balancer(ranges), plain(destination)]);
+    reconciler.reconcile(&table("10.0.0.1:80")).await.unwrap();
     let mut kernel = reconciler.into_dataplane();
-    let before = kernel.state.clone();
+    let marks = marks_of(&kernel);
+    let marked = kernel.state.sets["KUBE-BALANCED-MARK"].clone();
+    assert_eq!((marks.len(), marked.entries.len()), (1, 2));
     uses_marks(&mut kernel, "0xffff3fff");
     let mut restarted = on_demand(kernel);
-    let error = restarted.reconcile(&table).await.unwrap_err().to_string();
-    assert!(error.starts_with("packet marks: "), "{error}");
-    assert_eq!(restarted.dataplane.state, before);
+    // The choice is not made again within the pause, and changes go on.
+    for destination in ["10.0.0.2:80", "10.0.0.3:80"] {
+        let outcome = restarted.reconcile(&table(destination)).await.unwrap();
+        assert!(outcome.again);
+        let said: Vec<_> = outcome.errors.iter().map(|(_, error)| &**error).collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].starts_with("packet marks: "), "{said:?}");
+        let kernel = &restarted.dataplane;
+        assert!(is_served(kernel, destination));
+        assert_eq!(marks_of(kernel), marks);
+        assert_eq!(kernel.state.sets["KUBE-BALANCED-MARK"], marked);
+        assert_eq!(kernel.mark_choices, 2);
+    }
 }
 
 /// A check by way of the service, of a load balancer that needs no rules.
@@ -219,31 +249,42 @@ async fn ways_of_checks_are_told_once_the_kernel_has_them() {
 #[tokio::test]
 async fn marks_are_of_the_bits_that_the_director_gives() {
     let mut reconciler = on_demand(FakeKernel::default());
-    let table = table_of([checked_by_service(), {
+    let table = |destination: &str| {
         let mut ranged = balancer(ranges);
         ranged.key.service = "ranged".into();
-        ranged
-    }]);
+        table_of([checked_by_service(), ranged, plain(destination)])
+    };
+    let before = table("10.0.0.1:80");
     for bits in [0x00f0_0000, 0x0f00_0000] {
         let host = Host {
             marks: Some(bits),
             ..Host::default()
         };
         reconciler.set_host(Some(host.into()), Owned::default());
-        let outcome = reconciler.reconcile(&table).await.unwrap();
+        let outcome = reconciler.reconcile(&before).await.unwrap();
         assert_eq!((outcome.errors, outcome.again), (vec![], false));
         let marks = marks_of(&reconciler.dataplane);
         assert_eq!(marks.len(), 2);
         assert!(marks.iter().all(|mark| mark & !bits == 0), "{marks:x?}");
     }
-    // Bits of another program are refused with its name, and the kernel keeps what it has.
+    // Bits of another program are refused with its name. The kernel keeps its marks, and other changes are made.
+    let marks = marks_of(&reconciler.dataplane);
+    let choices = reconciler.dataplane.mark_choices;
     uses_marks(&mut reconciler.dataplane, "0x1000");
     let host = Host {
         marks: Some(0x3000),
         ..Host::default()
     };
     reconciler.set_host(Some(host.into()), Owned::default());
-    let error = reconciler.reconcile(&table).await.unwrap_err().to_string();
-    assert!(error.contains("OTHER"), "{error}");
-    assert_eq!(marks_of(&reconciler.dataplane).len(), 2);
+    for destination in ["10.0.0.2:80", "10.0.0.3:80"] {
+        let outcome = reconciler.reconcile(&table(destination)).await.unwrap();
+        assert!(outcome.again);
+        let said: Vec<_> = outcome.errors.iter().map(|(_, error)| &**error).collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("OTHER"), "{said:?}");
+        let kernel = &reconciler.dataplane;
+        assert!(is_served(kernel, destination));
+        assert_eq!(marks_of(kernel), marks);
+        assert_eq!(kernel.mark_choices, choices + 1);
+    }
 }

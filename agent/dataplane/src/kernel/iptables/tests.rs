@@ -96,6 +96,40 @@ fn removal_deletes_jumps_of_earlier_versions() {
 }
 
 #[test]
+fn removal_leaves_a_chain_that_rules_of_others_use() {
+    let portmap = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
+         -A PREROUTING -j KUBE-SERVICES\n-A CNI-DN-x -j KUBE-MARK-MASQ\n\
+         -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n\
+         -A KUBE-SERVICES -j KUBE-MARK-MASQ\n";
+    let removed = removal(&ours(), &saved(portmap));
+    assert_eq!(
+        removed,
+        "*nat\n:KUBE-SERVICES - [0:0]\n-D PREROUTING -j KUBE-SERVICES\n-X KUBE-SERVICES\nCOMMIT\n"
+    );
+    // Nothing else is left: nothing is done.
+    let left = saved(
+        "*nat\n:KUBE-MARK-MASQ - [0:0]\n-A CNI-DN-x -j KUBE-MARK-MASQ\n\
+         -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n",
+    );
+    assert_eq!(removal(&ours(), &left), "");
+}
+
+#[test]
+fn a_chain_that_stays_is_emptied_if_it_needs_what_goes() {
+    let used =
+        "*nat\n:KUBE-NODE-PORT - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n-A OTHER -g KUBE-NODE-PORT\n";
+    let emptied =
+        "*nat\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-NODE-PORT - [0:0]\n-X KUBE-MARK-MASQ\nCOMMIT\n";
+    for rule in [
+        "-j KUBE-MARK-MASQ",
+        "-m set --match-set KUBE-NODE-PORT-TCP dst -j RETURN",
+    ] {
+        let saved = saved(&format!("{used}-A KUBE-NODE-PORT {rule}\n"));
+        assert_eq!(removal(&ours(), &saved), emptied);
+    }
+}
+
+#[test]
 fn our_jump_goes_next_to_a_foreign_one_and_a_single_one_stays() {
     let saved = saved(
         "*nat\n-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\

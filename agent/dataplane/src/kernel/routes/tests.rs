@@ -36,6 +36,39 @@ fn vips_are_looked_for_where_they_are_bound() {
     assert!(difference(&observed, &ObservedRoutes::default(), Some(&bound)).is_some());
 }
 
+/// An address on a link, as the kernel lists it.
+fn on_link(index: u32, scope: AddressScope, address: &str) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.index = index;
+    message.header.scope = scope;
+    message
+        .attributes
+        .push(AddressAttribute::Address(ip(address)));
+    message
+}
+
+#[test]
+fn a_link_of_a_pod_changes_no_facts() {
+    let mut messages = vec![
+        on_link(1, AddressScope::Host, "127.0.0.1"),
+        on_link(2, AddressScope::Universe, "192.0.2.1"),
+        on_link(2, AddressScope::Link, "192.0.2.9"),
+        on_link(2, AddressScope::Universe, "2001:db8::1"),
+        on_link(2, AddressScope::Link, "fe80::1"),
+        on_link(3, AddressScope::Universe, "10.96.0.1"),
+    ];
+    let ignored = BTreeSet::from([3]);
+    let before = facts_of(&messages, &ignored);
+    let all = ["127.0.0.1", "192.0.2.1", "192.0.2.9", "2001:db8::1"];
+    assert_eq!(before.addresses, all.map(ip).into());
+    assert_eq!(
+        before.node_port_addresses,
+        ["192.0.2.1", "2001:db8::1"].map(ip).into()
+    );
+    messages.push(on_link(7, AddressScope::Link, "fe80::7"));
+    assert_eq!(facts_of(&messages, &ignored), before);
+}
+
 #[tokio::test]
 async fn ended_connection_is_replaced() {
     let mut routes = Routes::open().unwrap();

@@ -179,3 +179,46 @@ fn removal_leaves_our_chains_and_those_of_others() {
         None
     );
 }
+
+#[test]
+fn chains_that_other_programs_jump_to_from_their_own_stay() {
+    let none = Rules {
+        tables: Vec::new(),
+        jumps: Vec::new(),
+        obsolete: Vec::new(),
+        sets: BTreeSet::new(),
+    };
+    let rule = "-A CNI-DN-x -p tcp -m tcp --dport 8080 -j KUBE-MARK-MASQ";
+    let declared = "*nat\n:CNI-DN-x - [0:0]\n:OTHER - [0:0]\n";
+    let others = format!("{rule}\n-A OTHER -j KUBE-EXT-AAAAAAAAAAAAAAAA\n");
+    let first = "-A PREROUTING -m comment";
+    let text = SAVED
+        .replace("*nat\n", declared)
+        .replace(first, &format!("{others}{first}"));
+
+    let unhooked = unhooked_input(&saved(&text), &none).unwrap();
+    let deleted = lines(&unhooked, "-D");
+    let is_built_in = |line: &&str| {
+        let chain = line.split(' ').nth(1);
+        chain.is_some_and(|chain| BUILT_IN.contains(&chain))
+    };
+    assert!(deleted.iter().all(is_built_in), "{unhooked}");
+    // What is marked is masqueraded as before.
+    assert!(!unhooked.contains("KUBE-POSTROUTING"), "{unhooked}");
+    let removed = removed_input(&saved(&text), &none).unwrap();
+    for stays in ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"] {
+        assert!(!removed.contains(stays), "{removed}");
+    }
+    // A chain that leads to others is emptied at least.
+    assert!(removed.contains(":KUBE-EXT-AAAAAAAAAAAAAAAA - [0:0]\n"));
+    assert!(!removed.contains("-X KUBE-EXT-AAAAAAAAAAAAAAAA\n"));
+    assert!(removed.contains("-X KUBE-SVC-AAAAAAAAAAAAAAAA\n"));
+
+    // Without such rules they go.
+    let unhooked = unhooked_input(&saved(SAVED), &none).unwrap();
+    assert!(unhooked.contains("-j KUBE-POSTROUTING\n"), "{unhooked}");
+    let removed = removed_input(&saved(SAVED), &none).unwrap();
+    for goes in ["KUBE-MARK-MASQ", "KUBE-POSTROUTING"] {
+        assert!(removed.contains(&format!("-X {goes}\n")), "{removed}");
+    }
+}
