@@ -55,8 +55,8 @@ impl<D: Dataplane> Reconciler<D> {
     /// Chooses the marks if something that needs them is desired, or was when no mark could be chosen. Returns whether
     /// the desired state has other marks now, and must be computed anew.
     ///
-    /// If none can be chosen, what has a mark in the kernel keeps it: packets have these bits already. What needs a mark
-    /// of other bits is refused; all else is served.
+    /// If none can be chosen, records with a mark in the kernel keep it: packets have these bits already. Records that need
+    /// a mark of other bits are refused; all others are served.
     pub(crate) async fn choose_marks(&mut self, observed: &KernelState, are_desired: bool) -> bool {
         let is_due = match &self.marks {
             MarkChoice::Open => are_desired,

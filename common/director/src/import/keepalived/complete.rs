@@ -110,7 +110,7 @@ fn ports(draft: &mut Draft, service: &Statement, spec: &mut LoadBalancerSpec) {
     }
 }
 
-/// What decides whether the ports of servers have an effect.
+/// Settings of a service that decide whether the ports of its servers have an effect.
 struct Ports<'a> {
     frontends: &'a [FrontendDocument],
     inherited: Option<Method>,
