@@ -90,7 +90,7 @@ fn start(named: DataplaneKind, has_tables: bool, has_sets: bool) -> Start {
     }
 }
 
-/// Whether tables are to be handed over after IPVS. Without IPVS they stay.
+/// Returns `true` if tables are to be handed over after IPVS. Without IPVS they stay.
 fn after_ipvs(named: DataplaneKind, ipvs: Cleaned, tables: Tables) -> anyhow::Result<bool> {
     let (ipvs, tables) = match (ipvs, tables) {
         (Cleaned::Done, Tables::There) => return Ok(true),

@@ -36,7 +36,7 @@ struct Observed {
     tables: BTreeMap<Family, Option<TableContent>>,
     /// The generation in which they were so; `None` if others made one meanwhile.
     generation: Option<u32>,
-    /// Whether others may have changed them since: a notice is given only once.
+    /// A notice of changes by others that no reading has followed yet. The kernel gives it only once.
     is_due: bool,
 }
 
@@ -462,7 +462,7 @@ impl NftablesReconciler {
     }
 }
 
-/// Whether the kernel has all of a table, so that the next one may be programmed by what differs from it. A family that
+/// Returns `true` if the kernel has all of a table: the next one may be programmed by its differences. A family that
 /// failed is as before, although the tables may have been read since, for the other family.
 fn is_complete(surplus: Surplus, broken: Families, is_observed: bool) -> bool {
     surplus == Surplus::Delete && broken.is_empty() && is_observed

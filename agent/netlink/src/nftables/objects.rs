@@ -229,6 +229,6 @@ pub struct TableContent {
     pub sets: BTreeMap<Arc<str>, (Set, Elements)>,
     /// Chains with their rules, by name.
     pub chains: Chains,
-    /// Whether somebody has had the table sleep: no packet enters its chains. Ours never does.
+    /// Dormancy of the table: no packet enters its chains. We never ask for it.
     pub is_dormant: bool,
 }

@@ -157,7 +157,7 @@ fn plain(destination: &str) -> Record {
     record
 }
 
-/// Whether a destination of that load balancer gets new connections.
+/// Returns `true` if a destination of that load balancer gets new connections.
 fn is_served(kernel: &FakeKernel, destination: &str) -> bool {
     let key = VirtualServerKey::new(Protocol::Tcp, "192.0.2.11".parse().unwrap(), 80);
     let real_servers = &kernel.state.virtual_servers[&key].real_servers;

@@ -88,7 +88,7 @@ fn hashed(name: &str) -> String {
     hashed
 }
 
-/// Whether `nft` takes a character in a name without quotes (nftables: `src/scanner.l`, `string`).
+/// Returns `true` if `nft` takes a character in a name without quotes (nftables: `src/scanner.l`, `string`).
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.')
 }
