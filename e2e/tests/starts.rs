@@ -314,17 +314,11 @@ fn an_agent_without_ipvs_exits_with_an_error() {
     })
     .unwrap();
     let node = rig.node(0);
-    let state = |node: &Host| {
-        let tools = [
-            vec!["ipset", "save"],
-            vec!["iptables-save"],
-            vec!["ip6tables-save"],
-            vec!["ip", "-o", "addr"],
-            vec!["ip", "route", "show", "table", "all"],
-        ];
-        tools.map(|command| node.exec(&command).unwrap())
-    };
-    let before = state(node);
+    let before = wait_for("routes of all IPv6 addresses", PATIENT, || {
+        let state = kernel_state(node);
+        has_ipv6_routes(&state).then_some(state)
+    })
+    .unwrap();
     let directory = tempfile::tempdir().unwrap();
     let objects: PathBuf = directory.path().join("objects");
     std::fs::create_dir(&objects).unwrap();
@@ -348,7 +342,32 @@ fn an_agent_without_ipvs_exits_with_an_error() {
         last.contains("on the host, run `modprobe -a ip_vs"),
         "{log}"
     );
-    assert_eq!(state(node), before);
+    assert_eq!(kernel_state(node), before);
+}
+
+/// The sets, rules, addresses and routes of a host, as tools print them.
+fn kernel_state(host: &Host) -> [String; 5] {
+    let tools = [
+        vec!["ipset", "save"],
+        vec!["iptables-save"],
+        vec!["ip6tables-save"],
+        vec!["ip", "-o", "addr"],
+        vec!["ip", "route", "show", "table", "all"],
+    ];
+    tools.map(|command| host.exec(&command).unwrap())
+}
+
+/// Returns `true` if a host has its link-local address, and a local route for each IPv6 address: the kernel adds both
+/// some time after the commands that cause them.
+fn has_ipv6_routes(state: &[String; 5]) -> bool {
+    let [.., addresses, routes] = state;
+    let addresses = addresses.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(" inet6 ")?;
+        rest.split('/').next()
+    });
+    let has_route = |address: &str| routes.contains(&format!("\nlocal {address} dev "));
+    let mut of_link = addresses.clone();
+    of_link.any(|address| address.starts_with("fe80:")) && { addresses }.all(has_route)
 }
 
 /// A part of the rules of Calico's Felix.
