@@ -20,6 +20,18 @@ pub(super) fn blocking<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// As many steps take less time than another worker needs to wake up.
+const FEW: usize = 4;
+
+/// As [`blocking`], for a number of steps. Few of them are done where they are: a change of one endpoint is one message,
+/// which the kernel executes within microseconds.
+pub(super) fn blocking_steps<T>(steps: usize, work: impl FnOnce() -> T) -> T {
+    match steps <= FEW {
+        true => work(),
+        false => blocking(work),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
@@ -35,6 +47,19 @@ mod tests {
             blocking(|| heard.recv_timeout(Duration::from_secs(20)))
         });
         assert_eq!(blocked.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn few_steps_do_not_hand_the_tasks_of_the_worker_over() {
+        for (steps, patience_ms, goes_on) in [(FEW, 50, false), (FEW + 1, 20_000, true)] {
+            let (say, heard) = mpsc::channel();
+            let patience = Duration::from_millis(patience_ms);
+            let blocked = tokio::spawn(async move {
+                tokio::spawn(async move { say.send(()) });
+                blocking_steps(steps, || heard.recv_timeout(patience).is_ok())
+            });
+            assert_eq!(blocked.await.unwrap(), goes_on, "{steps}");
+        }
     }
 
     #[tokio::test]

@@ -61,7 +61,7 @@ pub use usage::{UsageOf, read_totals, read_usage};
 pub use whole::{Whole, read_whole};
 
 use binding::VipDevice;
-use blocking::blocking;
+use blocking::{blocking, blocking_steps};
 use iptables::Iptables;
 use routes::Routes;
 use schedulers::Schedulers;
@@ -280,7 +280,7 @@ impl ApplyRun for Kernel {
         let listed = || run.iter().map(Borrow::borrow).collect::<Vec<&Step>>();
         match class {
             Class::VirtualServer => blocking(|| self.apply_virtual_servers(run)),
-            Class::RealServer => blocking(|| ipvs::apply(&mut self.ipvs, run)),
+            Class::RealServer => blocking_steps(run.len(), || ipvs::apply(&mut self.ipvs, run)),
             Class::Set => failed(blocking(|| ipset::apply(&mut self.ipset, &listed()))),
             Class::Rules => failed(self.write_rules(&listed()).await),
             Class::Route => failed(self.bind_vips(&listed()).await),
