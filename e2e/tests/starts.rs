@@ -365,9 +365,10 @@ fn has_ipv6_routes(state: &[String; 5]) -> bool {
         let (_, rest) = line.split_once(" inet6 ")?;
         rest.split('/').next()
     });
-    let has_route = |address: &str| routes.contains(&format!("\nlocal {address} dev "));
-    let mut of_link = addresses.clone();
-    of_link.any(|address| address.starts_with("fe80:")) && { addresses }.all(has_route)
+    let addresses: Vec<&str> = addresses.collect();
+    let has_route = |address: &&str| routes.contains(&format!("\nlocal {address} dev "));
+    let is_of_link = |address: &&str| address.starts_with("fe80:");
+    addresses.iter().any(is_of_link) && addresses.iter().all(has_route)
 }
 
 /// A part of the rules of Calico's Felix.

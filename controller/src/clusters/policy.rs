@@ -20,7 +20,7 @@ pub(super) struct PolicyFiles {
     texts: BTreeMap<PathBuf, String>,
     unreadable: Vec<String>,
     is_read: bool,
-    /// Whether every object of the texts is in force, in some version.
+    /// Completeness of the texts: every object of them is in force, in some version.
     is_whole: bool,
     objects: Objects,
     problems: Vec<String>,

@@ -61,7 +61,7 @@ pub(crate) struct Federated {
     /// Sources that the plans of each cluster were made of.
     books: BTreeMap<Arc<str>, PlanBook>,
     objects: Objects,
-    /// Whether no Cluster can be missing from `objects` because it could not be read.
+    /// Completeness of the Clusters in `objects`: none can be missing because it could not be read.
     is_complete: bool,
     loss: Loss,
     fleet: Fleet,

@@ -20,11 +20,13 @@ pub(super) fn blocking<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// As many steps take less time than another worker needs to wake up.
+/// Number of steps that take less time than another thread needs to wake up.
 const FEW: usize = 4;
 
-/// As [`blocking`], for a number of steps. Few of them are done where they are: a change of one endpoint is one message,
-/// which the kernel executes within microseconds.
+/// Runs work of so many steps: up to [`FEW`] on the worker itself, more of them like [`blocking`].
+///
+/// A change of one endpoint is one message, which the kernel executes within microseconds. A worker without others waits
+/// longer only while another program holds the kernel's lock.
 pub(super) fn blocking_steps<T>(steps: usize, work: impl FnOnce() -> T) -> T {
     match steps <= FEW {
         true => work(),
