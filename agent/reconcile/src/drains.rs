@@ -125,7 +125,6 @@ impl<D: Dataplane> Reconciler<D> {
         if room == 0 || left == 0 {
             return Ok(left);
         }
-        let (mut steps, disowned, room) = self.put_off.finish(observed, names, room);
         let (mut late, mut idle) = (Vec::new(), Vec::new());
         for of_one in draining.chunk_by(|(a, _), (b, _)| a == b) {
             let connections = self.dataplane.connections(&of_one[0].0).await?;
@@ -140,6 +139,8 @@ impl<D: Dataplane> Reconciler<D> {
                 }
             }
         }
+        // Only now: those that it returns no longer wait, and connections that cannot be read end the attempt.
+        let (mut steps, disowned, room) = self.put_off.finish(observed, names, room);
         late.append(&mut idle);
         late.truncate(room);
         steps.append(&mut late);

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use portolan_dataplane::{Dataplane, HostPlane};
 use portolan_model::ipvs::ForwardingMethod;
 use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, NodeTable};
-use portolan_plan::host::{Host, HostDesired, HostState, HostStep, Owned, Vips, plan_host};
+use portolan_plan::host::{
+    Host, HostDesired, HostState, HostStep, Owned, SYNC_PORTS, Vips, plan_host,
+};
 use portolan_plan::{Config, Desired, KernelState};
 
 use crate::Reconciler;
@@ -131,6 +133,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         let desired = self.desired_host(&host, table);
         self.host.owned = self.host.owned.with(&desired).of(&host);
         let (steps, outcome) = self.planned(&desired).await;
+        let (steps, outcome) = self.set_threads(&desired, steps, outcome).await;
         let mut outcome = self.take(&steps, outcome).await;
         if outcome.errors.is_empty() {
             self.host.owned = Owned::only(&desired).of(&host);
@@ -213,6 +216,32 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         }
     }
 
+    /// Writes the number of threads of the sync daemons, if that is among the steps, and returns the steps that are
+    /// left. A running daemon keeps its threads: it is started again for a new number. If the number cannot be
+    /// written, a restart would change nothing, and would come again with each attempt.
+    async fn set_threads(
+        &mut self,
+        desired: &HostDesired,
+        mut steps: Vec<HostStep>,
+        outcome: HostOutcome,
+    ) -> (Vec<HostStep>, HostOutcome) {
+        let is_threads = |step: &HostStep| matches!(step, HostStep::SetSysctl { name, .. } if name == SYNC_PORTS);
+        let Some(at) = steps.iter().position(is_threads) else {
+            return (steps, outcome);
+        };
+        let set = steps.remove(at);
+        let outcome = self.take(&[set], outcome).await;
+        if outcome.changed == 0
+            && let Some(observed) = &outcome.state
+        {
+            let mut others = desired.clone();
+            others.sysctls.remove(SYNC_PORTS);
+            // The outcome has the problems already.
+            (steps, _) = plan_host(&others, observed, &self.host.owned);
+        }
+        (steps, outcome)
+    }
+
     async fn take(&mut self, steps: &[HostStep], mut outcome: HostOutcome) -> HostOutcome {
         if steps.is_empty() {
             return outcome;
@@ -221,7 +250,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
             tracing::debug!(%step, "step");
         }
         let failed = self.dataplane.apply_host(steps).await;
-        outcome.changed = steps.len() - failed.len();
+        outcome.changed += steps.len() - failed.len();
         if let Some(state) = &mut outcome.state {
             let is_done = |step: &&HostStep| failed.iter().all(|(other, _)| other != *step);
             steps

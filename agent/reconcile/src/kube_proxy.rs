@@ -136,12 +136,15 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         };
         let device = self.dataplane.vip_device(VIP_DEVICE).await?;
         let bound = device.clone().unwrap_or_default();
+        let own = self.facts.as_ref().map(|facts| facts.addresses.clone());
+        let own = own.unwrap_or_default();
         let (mut free, in_place) = self.desired.read(|desired| {
             let rules = desired.state.rules.iter();
             let in_place = rules
                 .into_iter()
                 .all(|(family, rules)| observed.rules.get(family) == Some(rules));
-            (releasable(&bound, observed, &desired.state), in_place)
+            let free = releasable(&bound, observed, &desired.state, &own);
+            (free, in_place)
         });
         if !free.is_empty() {
             free.truncate(SLICE);

@@ -327,7 +327,7 @@ impl<D: Dataplane> Reconciler<D> {
         let (rules_written, rule_failures) = written_rules(&steps, &refused);
         let unserved = self
             .desired
-            .read(|desired| self.unserved.follow(&steps, &refused, desired));
+            .read(|d| self.unserved.follow(&steps, &refused, d, &observed));
         if is_state_certain {
             // Rules and sets are retried with every change: nothing new may come up without them.
             let is_equal = surplus == Surplus::Delete && broken.is_empty();

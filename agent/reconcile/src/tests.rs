@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use portolan_dataplane::{Errno, FakeKernel, Fault};
 use portolan_model::ipvs::Connections;
 use portolan_model::{
-    Destination, Family, Frontend, FrontendAddress, FrontendKind, Protocol, Record,
+    Affinity, Destination, Family, Frontend, FrontendAddress, FrontendKind, Protocol, Record,
 };
 
 use super::*;
@@ -66,6 +66,41 @@ async fn deleted_objects_come_back_after_forgetting() {
     assert_eq!(reconciler.reconcile(&table).await.unwrap().objects, 2);
     let wanted = reconciler.desired.read(|desired| desired.state.clone());
     assert_eq!(reconciler.dataplane.state, wanted);
+}
+
+#[tokio::test]
+async fn affinity_by_mark_gets_a_hash_once_the_kernel_has_the_scheduler() {
+    let mut one = NodeTable::clone(&table(&["10.0.0.1:80"]));
+    let record = Record::clone(one.records.values().next().unwrap());
+    let address = FrontendAddress::Vip("198.51.100.1".parse().unwrap());
+    let frontend = Frontend {
+        lists: portolan_model::Lists::Local,
+        ..Frontend::new(FrontendKind::ExternalIp, address, 80)
+    };
+    let record = Record {
+        frontends: vec![frontend],
+        affinity: Some(Affinity {
+            timeout_seconds: 60,
+        }),
+        ..record
+    };
+    one.records.insert(record.key.clone(), Arc::new(record));
+    let one = Arc::new(one);
+    let mut kernel = FakeKernel::default();
+    kernel.facts.missing_schedulers = ["mh".to_owned()].into();
+    let mut reconciler = Reconciler::new(kernel, Config::default());
+    let by_mark = |reconciler: &Reconciler<FakeKernel>| {
+        let mut servers = reconciler.dataplane.state.virtual_servers.iter();
+        let (_, server) = servers.find(|(key, _)| key.mark().is_some()).unwrap();
+        server.config.scheduler.to_string()
+    };
+    reconciler.reconcile(&one).await.unwrap();
+    assert_eq!(by_mark(&reconciler), "rr");
+    // Its module was loaded.
+    reconciler.dataplane.facts.missing_schedulers.clear();
+    assert!(reconciler.refresh_facts().await.unwrap());
+    reconciler.reconcile(&one).await.unwrap();
+    assert_eq!(by_mark(&reconciler), "mh");
 }
 
 #[tokio::test]
@@ -298,6 +333,27 @@ async fn refusal_is_forgotten_with_its_record() {
     assert_eq!((outcome.errors, outcome.again), (vec![], false));
     let wanted = reconciler.desired.read(|desired| desired.state.clone());
     assert_eq!(reconciler.dataplane.state, wanted);
+}
+
+#[tokio::test]
+async fn a_family_whose_answer_was_lost_is_served_once_the_kernel_is_read() {
+    let one = table(&["10.0.0.1:80"]);
+    let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
+    probe.reconcile(&one).await.unwrap();
+    let is_lost = |step: &Step| matches!(step, Step::AddVirtualServer { .. });
+    let lost = probe.dataplane.applied.iter().position(is_lost).unwrap();
+    let kernel = FakeKernel {
+        faults: [(lost, Fault::AnswerLost)].into(),
+        ..FakeKernel::default()
+    };
+    let mut reconciler = Reconciler::new(kernel, Config::default());
+    let outcome = reconciler.reconcile(&one).await.unwrap();
+    assert_eq!(outcome.broken.iter().collect::<Vec<_>>(), [Family::V4]);
+    reconciler.try_again(Instant::now());
+    let outcome = reconciler.reconcile(&one).await.unwrap();
+    let wanted = reconciler.desired.read(|desired| desired.state.clone());
+    assert_eq!(reconciler.dataplane.state, wanted);
+    assert_eq!(outcome.broken.iter().collect::<Vec<_>>(), []);
 }
 
 #[tokio::test]

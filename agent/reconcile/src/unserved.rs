@@ -6,21 +6,23 @@ use std::collections::BTreeSet;
 
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family};
-use portolan_plan::{Desired, Step};
+use portolan_plan::{Desired, KernelState, Step};
 
 /// Kept across reconciliations: one of changed records alone says nothing of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Unserved(Families);
 
 impl Unserved {
-    /// Updates the families after a run, given its steps, the indices of the failed ones, and the desired
-    /// state. A family is unserved once every desired virtual server was refused, until one is accepted or
-    /// none is desired. Refusals of schedulers that Services name say nothing about the family.
+    /// Updates the families after a run, given its steps, the indices of the failed ones, the desired state,
+    /// and the state observed before the run. A family is unserved once every desired virtual server was refused,
+    /// until one is accepted or there, or none is desired. One may be there although its answer was lost.
+    /// Refusals of schedulers that Services name say nothing about the family.
     pub(crate) fn follow(
         &mut self,
         steps: &[Step],
         refused: &BTreeSet<usize>,
         desired: &Desired,
+        observed: &KernelState,
     ) -> Families {
         if self.0.is_empty() && refused.is_empty() {
             return self.0;
@@ -38,14 +40,16 @@ impl Unserved {
             let (failed, taken): (Vec<_>, Vec<_>) =
                 added.partition(|(index, _)| refused.contains(index));
             let servers = desired.state.virtual_servers.keys();
-            let wanted = servers.filter(|key| key.family() == *family).count();
+            let mut servers = servers.filter(|key| key.family() == *family);
+            let wanted = servers.clone().count();
+            let is_there = |key: &VirtualServerKey| observed.virtual_servers.contains_key(key);
             let is_plain = |(_, key): &(usize, &VirtualServerKey)| {
                 let record = desired.records.get(key);
                 record.is_none_or(|record| record.scheduling.scheduler.is_none())
             };
             let all_failed = failed.len() >= wanted && failed.iter().any(is_plain);
             let still = self.0.contains(*family);
-            taken.is_empty() && wanted > 0 && (all_failed || still)
+            taken.is_empty() && wanted > 0 && (all_failed || still) && !servers.any(is_there)
         };
         self.0 = Family::ALL.into_iter().filter(is_unserved).collect();
         self.0
@@ -90,10 +94,10 @@ mod tests {
 
     #[test]
     fn family_is_unserved_until_one_virtual_server_is_accepted() {
-        let mut unserved = Unserved::default();
+        let (mut unserved, none) = (Unserved::default(), KernelState::default());
         let mut follow = |steps: &[Step], refused: &[usize], wanted: &[&str]| {
             let refused = refused.iter().copied().collect();
-            let families = unserved.follow(steps, &refused, &desired(wanted));
+            let families = unserved.follow(steps, &refused, &desired(wanted), &none);
             families.iter().collect::<Vec<_>>()
         };
         let both = ["10.96.0.1", "10.96.0.2", "fd00::1"];
@@ -110,6 +114,25 @@ mod tests {
     }
 
     #[test]
+    fn a_family_with_a_virtual_server_in_the_kernel_is_served_whatever_the_answer_was() {
+        let (mut unserved, wanted) = (Unserved::default(), desired(&["10.96.0.1"]));
+        let mut follow = |steps: &[Step], refused: &[usize], observed: &KernelState| {
+            let refused = refused.iter().copied().collect();
+            let families = unserved.follow(steps, &refused, &wanted, observed);
+            families.iter().collect::<Vec<_>>()
+        };
+        let none = KernelState::default();
+        assert_eq!(follow(&[add("10.96.0.1")], &[0], &none), [Family::V4]);
+        // One of another family, and one that is not desired, say nothing.
+        for other in ["fd00::1", "10.96.0.2"] {
+            let others = desired(&[other]).state;
+            assert_eq!(follow(&[], &[], &others), [Family::V4], "{other}");
+        }
+        assert_eq!(follow(&[], &[], &wanted.state), []);
+        assert_eq!(follow(&[], &[], &none), []);
+    }
+
+    #[test]
     fn refused_scheduler_of_a_service_leaves_its_family_served() {
         let mut wanted = desired(&["10.96.0.1"]);
         let mut record = Record::new(RecordKey {
@@ -122,7 +145,8 @@ mod tests {
         record.scheduling.scheduler = Some("nosuch".into());
         wanted.records.insert(key("10.96.0.1"), record.into());
         let follow = |wanted: &Desired| {
-            let families = Unserved::default().follow(&[add("10.96.0.1")], &[0].into(), wanted);
+            let (steps, none) = ([add("10.96.0.1")], KernelState::default());
+            let families = Unserved::default().follow(&steps, &[0].into(), wanted, &none);
             families.iter().collect::<Vec<_>>()
         };
         assert_eq!(follow(&wanted), []);

@@ -364,7 +364,7 @@ impl<E: Engine> SyncLoop<E> {
             Ok(outcome) => self.with_host(target, outcome).await,
             Err(error) => Outcome::unreadable(&error),
         };
-        self.plan_takeover();
+        self.plan_takeover(target);
         let pending = self.takeover.is_pending();
         self.outputs.metrics.observe_takeover(pending);
         outcome

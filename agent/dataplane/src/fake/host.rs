@@ -19,6 +19,8 @@ pub struct FakeHost {
     pub state: HostState,
     /// Names of the interfaces.
     pub interfaces: BTreeSet<String>,
+    /// Names of settings that can be read and not written.
+    pub read_only: BTreeSet<String>,
     /// All steps so far, refused ones included.
     pub applied: Vec<HostStep>,
     /// The last chosen binding of virtual addresses.
@@ -61,7 +63,10 @@ impl HostPlane for FakeKernel {
 impl FakeKernel {
     fn refusal(&self, step: &HostStep) -> Option<Errno> {
         let FakeHost {
-            state, interfaces, ..
+            state,
+            interfaces,
+            read_only,
+            ..
         } = &self.host;
         match step {
             HostStep::AddDaemon { role, daemon } => {
@@ -79,6 +84,7 @@ impl FakeKernel {
             HostStep::AddNeighbour(neighbour) => {
                 (!interfaces.contains(&neighbour.interface)).then_some(Errno::ENODEV)
             }
+            HostStep::SetSysctl { name, .. } if read_only.contains(name) => Some(Errno::EPERM),
             HostStep::SetSysctl { name, .. } => {
                 (!state.sysctls.contains_key(name)).then_some(Errno::ENOENT)
             }

@@ -54,6 +54,8 @@ pub struct FakeKernel {
     pub connections: BTreeMap<(VirtualServerKey, SocketAddr), Connections>,
     /// Real servers that a reading of connections does not show.
     pub unshown: BTreeSet<SocketAddr>,
+    /// Number of the next readings of connections that fail.
+    pub unreadable_connections: usize,
     /// UDP flows in conntrack.
     pub flows: Vec<Flow>,
     /// Number of readings of the flows.
@@ -203,11 +205,16 @@ impl FakeKernel {
     }
 
     fn read(&mut self) -> Result<(), DataplaneError> {
-        let fails = self.unreadable > 0;
-        self.unreadable = self.unreadable.saturating_sub(1);
-        let error = || DataplaneError::Io(std::io::Error::other("unreadable"));
-        if fails { Err(error()) } else { Ok(()) }
+        fail_next(&mut self.unreadable)
     }
+}
+
+/// Fails if it is to fail this many times more.
+fn fail_next(times: &mut usize) -> Result<(), DataplaneError> {
+    let fails = *times > 0;
+    *times = times.saturating_sub(1);
+    let error = || DataplaneError::Io(std::io::Error::other("unreadable"));
+    if fails { Err(error()) } else { Ok(()) }
 }
 
 /// Deletes the object of a step, as another program may at any time.
@@ -326,6 +333,7 @@ impl Dataplane for FakeKernel {
         &mut self,
         key: &VirtualServerKey,
     ) -> Result<BTreeMap<SocketAddr, Connections>, DataplaneError> {
+        fail_next(&mut self.unreadable_connections)?;
         let Some(server) = self.state.virtual_servers.get(key) else {
             return Ok(BTreeMap::new());
         };

@@ -138,5 +138,8 @@ pub(super) fn fits(set: &Set, entry: &SetEntry) -> Result<(), Refusal> {
         SetEntry::Port(_) => (SetKind::BitmapPort, None),
     };
     let family = address.is_none_or(|ip| Family::of(ip) == set.header.family);
-    ensure(kind == set.header.kind && family, Refusal::UnfitEntry)
+    // The kernel's sets have no range of all addresses.
+    let is_all = matches!(entry, SetEntry::IpPortNet(.., net) if net.prefix_len() == 0);
+    let fits = kind == set.header.kind && family && !is_all;
+    ensure(fits, Refusal::UnfitEntry)
 }

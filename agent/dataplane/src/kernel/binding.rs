@@ -42,13 +42,32 @@ pub(super) enum VipDevice {
     Present(BTreeSet<IpAddr>),
 }
 
+impl VipDevice {
+    /// Notes that the device is there; its addresses are read with the next observation. Otherwise a change to
+    /// routes before that would leave it alone, with its addresses.
+    fn note_presence(&mut self) {
+        if !self.is_present() {
+            *self = Self::Present(BTreeSet::new());
+        }
+    }
+
+    fn is_present(&self) -> bool {
+        matches!(self, Self::Present(_))
+    }
+
+    /// Returns `true` if an observation has to look for the device. Only the agent creates it: without the binding
+    /// one look at start is enough.
+    fn is_looked_for(&self, by_address: bool) -> bool {
+        by_address || !matches!(self, Self::Missing)
+    }
+}
+
 impl Kernel {
     /// Reads the bound VIPs, with their sources.
     pub(super) async fn observe_vips(&mut self) -> Result<ObservedRoutes, DataplaneError> {
         let mut seen = blocking(|| self.routes.observe())?;
         let by_address = self.config.vip_binding == VipBinding::Address;
-        // Only the agent creates the device: without the binding one look at start is enough.
-        if by_address || !matches!(self.device, VipDevice::Missing) {
+        if self.device.is_looked_for(by_address) {
             self.device = match self.vip_device(DEVICE).await? {
                 Some(addresses) => VipDevice::Present(addresses),
                 None => VipDevice::Missing,
@@ -68,7 +87,7 @@ impl Kernel {
     /// Binds and unbinds VIPs; one result for each step.
     pub(super) async fn bind_vips(&mut self, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
         let by_address = self.config.vip_binding == VipBinding::Address;
-        if by_address || matches!(self.device, VipDevice::Present(_)) {
+        if by_address || self.device.is_present() {
             let results = self.bind_with_device(steps, by_address).await;
             results.unwrap_or_else(|error| {
                 let lost = |_: &&Step| Err(StepFailure::lost(error.to_string()));
@@ -97,6 +116,7 @@ impl Kernel {
             return Ok(results);
         }
         let index = ensure_device(&handle).await?;
+        self.device.note_presence();
         let mut results = Vec::with_capacity(steps.len());
         for step in steps {
             results.push(match step {
@@ -222,5 +242,23 @@ async fn add(handle: &Handle, index: u32, ip: IpAddr) -> Result<(), StepFailure>
             Err(StepFailure::new(Doubt::None, error.to_string()))
         }
         other => other.map_err(|error| StepFailure::lost(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_made_since_the_last_look_is_looked_for_when_routes_bind() {
+        let mut device = VipDevice::Missing;
+        assert!(!device.is_looked_for(false));
+        device.note_presence();
+        assert!(device.is_present() && device.is_looked_for(false));
+        // What is known of its addresses stays.
+        let addresses = BTreeSet::from([IpAddr::from([192, 0, 2, 10])]);
+        let mut device = VipDevice::Present(addresses.clone());
+        device.note_presence();
+        assert!(matches!(device, VipDevice::Present(known) if known == addresses));
     }
 }

@@ -20,7 +20,10 @@ pub(super) fn apply(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), StepFa
     for run in steps.chunk_by(|a, b| !is_replacement(a) && !is_replacement(b)) {
         match run {
             [Step::ReplaceSet { name, set }] => results.push(replace(ipset, name, set)),
-            _ => results.extend(batch(ipset, run)),
+            _ => {
+                let mut send = |requests: &[Request]| ipset.apply(requests);
+                results.extend(batch(&mut send, run));
+            }
         }
     }
     results
@@ -30,15 +33,26 @@ fn is_replacement(step: &Step) -> bool {
     matches!(step, Step::ReplaceSet { .. })
 }
 
-fn batch(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
+/// Applies steps by `send`, together if that is possible.
+fn batch(
+    send: &mut impl FnMut(&[Request]) -> Result<Vec<RequestError>, IpsetError>,
+    steps: &[&Step],
+) -> Vec<Result<(), StepFailure>> {
     let requests: Vec<Request> = steps.iter().filter_map(|step| request(step)).collect();
     let mut results: Vec<Result<(), StepFailure>> = steps.iter().map(|_| Ok(())).collect();
-    match ipset.apply(&requests) {
+    match send(&requests) {
         Ok(errors) => {
             for of_one in errors.chunk_by(|a, b| a.index == b.index) {
                 let index = of_one[0].index;
                 results[index] = Err(failure(steps[index], &requests[index], of_one));
             }
+        }
+        // Nothing was sent because of one request: it must not hold up the others.
+        Err(IpsetError::Name { .. } | IpsetError::Entry { .. } | IpsetError::NoType { .. })
+            if steps.len() > 1 =>
+        {
+            let each = steps.chunks(1);
+            return each.flat_map(|step| batch(send, step)).collect();
         }
         Err(error) => results.fill_with(|| Err(not_done(&error))),
     }
@@ -175,5 +189,71 @@ fn destroyed_name(request: &Request) -> &str {
     match request {
         Request::Destroy { name } => name,
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::ipset::{SetHeader, SetKind};
+    use portolan_model::{Family, Protocol};
+    use portolan_netlink::ipset::EntryFault;
+
+    use super::*;
+
+    fn create(name: &str) -> Step {
+        Step::CreateSet {
+            name: name.to_owned(),
+            header: SetHeader {
+                kind: SetKind::HashIpPortNet,
+                family: Family::V4,
+                max_entries: 65_536,
+            },
+        }
+    }
+
+    fn add(name: &str, net: &str) -> Step {
+        let (ip, net) = ([192, 0, 2, 10].into(), net.parse().unwrap());
+        let entry = SetEntry::IpPortNet(ip, Protocol::Tcp, 80, net);
+        Step::AddEntries {
+            name: name.to_owned(),
+            entries: Arc::new(vec![entry]),
+        }
+    }
+
+    #[test]
+    fn an_entry_that_no_set_can_have_fails_its_step_alone() {
+        let steps = [
+            create("a"),
+            add("a", "192.0.2.0/24"),
+            add("a", "0.0.0.0/0"),
+            add("b", "198.51.100.0/24"),
+        ];
+        let (mut sent, mut calls) = (Vec::new(), 0);
+        // As `Ipset::apply` does: it checks all requests before it sends any.
+        let mut send = |requests: &[Request]| {
+            calls += 1;
+            let is_bad = |request: &Request| {
+                matches!(request, Request::Add { entries, .. }
+                    if entries.iter().any(|entry| entry.to_string().ends_with("/0")))
+            };
+            if let Some(index) = requests.iter().position(is_bad) {
+                let fault = EntryFault::ZeroPrefix;
+                return Err(IpsetError::Entry {
+                    index,
+                    entry: 0,
+                    fault,
+                });
+            }
+            sent.extend_from_slice(requests);
+            Ok(Vec::<RequestError>::new())
+        };
+        let steps: Vec<&Step> = steps.iter().collect();
+        let results = batch(&mut send, &steps);
+        let failed: Vec<_> = results.iter().map(Result::is_err).collect();
+        assert_eq!(failed, [false, false, true, false]);
+        // Without a bad one all go together.
+        let results = batch(&mut send, &steps[..2]);
+        assert!(results.iter().all(Result::is_ok));
+        assert_eq!((sent.len(), calls), (5, 6));
     }
 }

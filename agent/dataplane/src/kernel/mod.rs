@@ -117,7 +117,6 @@ pub struct Kernel {
     routes: Routes,
     device: VipDevice,
     iptables: Iptables,
-    missing_schedulers: Option<BTreeSet<String>>,
     schedulers: Schedulers,
     /// Sets of trials that could not be deleted yet.
     trial_sets: BTreeSet<&'static str>,
@@ -151,7 +150,6 @@ impl Kernel {
             routes: Routes::open()?,
             device: VipDevice::default(),
             iptables,
-            missing_schedulers: None,
             schedulers: Schedulers::new(config.scheduler_pause),
             trial_sets: BTreeSet::new(),
             seen: None,
@@ -175,18 +173,13 @@ impl Kernel {
         blocking(|| tuning::apply(&self.config.tuning, &mut self.ipvs));
     }
 
-    /// Schedulers that the agent uses without being asked and the kernel lacks. Probed once: a scheduler in
-    /// use cannot be unloaded.
+    /// Schedulers that the agent uses without being asked and the kernel lacks. One that is there is probed once:
+    /// in use it cannot be unloaded. The module of a missing one may come later.
     fn missing_schedulers(&mut self) -> Result<BTreeSet<String>, DataplaneError> {
-        if let Some(missing) = &self.missing_schedulers {
-            return Ok(missing.clone());
-        }
-        let mut missing = BTreeSet::new();
-        if !blocking(|| self.ipvs.has_scheduler("mh"))? {
-            missing.insert("mh".to_owned());
-        }
-        self.missing_schedulers = Some(missing.clone());
-        Ok(missing)
+        let (ipvs, schedulers, now) = (&mut self.ipvs, &mut self.schedulers, Instant::now());
+        let probe = || ipvs.has_scheduler("mh");
+        let lacks = blocking(|| schedulers.probe("mh", now, probe))?;
+        Ok(lacks.then(|| "mh".to_owned()).into_iter().collect())
     }
 
     fn conntrack(&mut self) -> Result<&mut Conntrack, DataplaneError> {

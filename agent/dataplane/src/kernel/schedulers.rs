@@ -39,25 +39,34 @@ impl Schedulers {
         now: Instant,
         probe: impl FnOnce() -> Result<bool, IpvsError>,
     ) -> bool {
+        self.probe(name, now, probe).unwrap_or(false)
+    }
+
+    /// Like [`Self::lacks`].
+    ///
+    /// # Errors
+    /// If the probe fails.
+    pub(super) fn probe(
+        &mut self,
+        name: &str,
+        now: Instant,
+        probe: impl FnOnce() -> Result<bool, IpvsError>,
+    ) -> Result<bool, IpvsError> {
         if self.present.contains(name) {
-            return false;
+            return Ok(false);
         }
         let probed = self.missing.get(name);
         if probed.is_some_and(|at| now.saturating_duration_since(*at) < self.pause) {
-            return true;
+            return Ok(true);
         }
-        match probe() {
-            Ok(true) => {
-                self.missing.remove(name);
-                self.present.insert(name.to_owned());
-                false
-            }
-            Ok(false) => {
-                self.missing.insert(name.to_owned(), now);
-                true
-            }
-            Err(_) => false,
+        let is_present = probe()?;
+        if is_present {
+            self.missing.remove(name);
+            self.present.insert(name.to_owned());
+        } else {
+            self.missing.insert(name.to_owned(), now);
         }
+        Ok(!is_present)
     }
 }
 
@@ -107,6 +116,7 @@ mod tests {
         let (mut schedulers, now) = (Schedulers::new(PAUSE), Instant::now());
         let failed = || Err(IpvsError::Socket(SocketError::Timeout));
         assert!(!schedulers.lacks("rr", now, failed));
+        assert!(schedulers.probe("rr", now, failed).is_err());
         assert!(schedulers.lacks("rr", now, || Ok(false)));
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use portolan_model::ipvs::{SyncDaemon, SyncRole};
 use serde::{Deserialize, Serialize};
 
-pub use plan::{plan_host, warnings};
+pub use plan::{SYNC_PORTS, plan_host, warnings};
 pub use state::{HostState, HostStep, Neighbour, Timeouts};
 
 use crate::VipBinding;

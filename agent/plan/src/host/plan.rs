@@ -9,7 +9,7 @@ use portolan_model::ipvs::{SyncDaemon, SyncRole};
 use super::{HostDesired, HostState, HostStep, Owned, SysctlMode, Timeouts};
 
 /// Number of threads of a sync daemon. A running daemon keeps its own.
-const SYNC_PORTS: &str = "net.ipv4.vs.sync_ports";
+pub const SYNC_PORTS: &str = "net.ipv4.vs.sync_ports";
 /// Forwarding of IPv6 by all interfaces. Writing it writes the setting of each.
 const FORWARDING: &str = "net.ipv6.conf.all.forwarding";
 /// Consequence of an interface that does not forward.

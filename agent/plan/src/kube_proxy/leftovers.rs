@@ -14,14 +14,15 @@ use crate::{Config, KernelState, Names};
 /// The dummy device on which a kube-proxy in IPVS mode has all virtual addresses.
 pub const VIP_DEVICE: &str = "kube-ipvs0";
 
-/// Addresses of the device that can be deleted: those with a local route of ours, and those without a
-/// virtual server. Addresses that could not be bound yet, and those of foreign virtual servers, stay:
-/// nothing else makes their packets arrive.
+/// Addresses of the device that can be deleted: those with a local route of ours, the node's `own` on other
+/// interfaces, which are never bound, and those without a virtual server. Addresses that could not be bound yet,
+/// and those of foreign virtual servers, stay: nothing else makes their packets arrive.
 #[must_use]
 pub fn releasable(
     bound: &BTreeSet<IpAddr>,
     observed: &KernelState,
     desired: &KernelState,
+    own: &BTreeSet<IpAddr>,
 ) -> Vec<IpAddr> {
     let in_use: BTreeSet<IpAddr> = observed
         .virtual_servers
@@ -29,7 +30,8 @@ pub fn releasable(
         .filter_map(|key| Some(key.socket()?.ip()))
         .chain(desired.routes.keys().copied())
         .collect();
-    let can_go = |ip: &&IpAddr| observed.routes.contains_key(*ip) || !in_use.contains(*ip);
+    let arrives = |ip: &IpAddr| observed.routes.contains_key(ip) || own.contains(ip);
+    let can_go = |ip: &&IpAddr| arrives(ip) || !in_use.contains(*ip);
     bound.iter().filter(can_go).copied().collect()
 }
 

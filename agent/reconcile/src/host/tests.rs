@@ -299,6 +299,41 @@ async fn a_daemon_waits_for_its_interface() {
 }
 
 #[tokio::test]
+async fn daemons_run_on_while_the_number_of_their_threads_cannot_be_written() {
+    let (mut reconciler, table) = (reconciler(), table(None));
+    program(&mut reconciler, host(), &table).await;
+    let name = SYNC_PORTS.to_owned();
+    let kernel = &mut reconciler.dataplane.host;
+    let one = Ok("1".to_owned());
+    kernel.state.sysctls.insert(name.clone(), one);
+    kernel.read_only.insert(name.clone());
+    kernel.applied.clear();
+    let asked = Host {
+        sysctls: [(name.clone(), "4".to_owned())].into(),
+        ..host()
+    };
+    let owned = reconciler.owned().clone();
+    reconciler.set_host(Some(Arc::new(asked)), owned);
+    for _ in 0..2 {
+        let outcome = reconciler.finish_host(&table).await;
+        assert_eq!(outcome.errors.len(), 1, "{outcome:?}");
+        assert!(outcome.errors[0].contains(&name), "{outcome:?}");
+        assert_eq!(outcome.changed, 0);
+    }
+    let set = HostStep::SetSysctl {
+        name,
+        value: "4".to_owned(),
+    };
+    let applied = &reconciler.dataplane.host.applied;
+    assert_eq!(*applied, [set.clone(), set]);
+    // Once it can be written, they are started again.
+    reconciler.dataplane.host.read_only.clear();
+    let outcome = reconciler.finish_host(&table).await;
+    assert_eq!((outcome.changed, outcome.errors.len()), (5, 0));
+    assert_eq!(reconciler.finish_host(&table).await.changed, 0);
+}
+
+#[tokio::test]
 async fn daemons_of_an_operator_are_left_and_ours_are_stopped() {
     let (mut reconciler, table) = (reconciler(), table(None));
     let theirs = SyncDaemon {

@@ -211,6 +211,18 @@ async fn address_stays_on_the_device_until_it_has_a_route() {
 }
 
 #[tokio::test]
+async fn an_address_of_the_node_itself_leaves_the_device_without_a_route() {
+    let mut kernel = left();
+    kernel.facts.addresses = [vip(STAYS)].into();
+    let mut reconciler = reconciler(kernel);
+    assert!(live(&mut reconciler, true).await);
+    let kernel = &reconciler.dataplane;
+    assert!(kernel.state.routes.is_empty() && kernel.devices.is_empty());
+    assert!(kernel.state.virtual_servers.contains_key(&key(STAYS, 80)));
+    assert!(!kernel.state.sets.contains_key("KUBE-PORTOLAN-TAKEOVER"));
+}
+
+#[tokio::test]
 async fn without_the_flag_and_on_a_doubtful_table_nothing_is_touched() {
     let mut reconciler = reconciler(left());
     let begin = reconciler.begin_takeover(&table(), false, |_| false).await;

@@ -130,6 +130,32 @@ async fn services_that_come_back_reuse_waiting_real_servers() {
 }
 
 #[tokio::test]
+async fn services_wait_on_when_connections_of_others_cannot_be_read() {
+    let mut reconciler = reconciler();
+    let all = table(Protocol::Tcp, 1);
+    reconcile(&mut reconciler, &all).await;
+    // One Service stays, and one of its endpoints drains.
+    let (key, record) = all.records.iter().next().unwrap();
+    let mut record = Record::clone(record);
+    record.destinations.pop();
+    let rest = NodeTable {
+        records: [(key.clone(), Arc::new(record))].into_iter().collect(),
+        ..NodeTable::default()
+    };
+    reconcile(&mut reconciler, &Arc::new(rest)).await;
+    assert!(reconciler.has_put_off());
+    reconciler.trash = Trash::default();
+    reconciler.dataplane.unreadable_connections = 1;
+    let before = real_servers(&reconciler).len();
+    assert!(reconciler.finish_drains(|_| false).await.is_err());
+    assert_eq!(real_servers(&reconciler).len(), before);
+    assert!(reconciler.has_put_off());
+    finish(&mut reconciler).await;
+    assert!(!reconciler.has_put_off());
+    assert_as_desired(&reconciler);
+}
+
+#[tokio::test]
 async fn udp_server_with_clients_is_deleted_at_once_and_idle_ones_wait() {
     let mut reconciler = reconciler();
     reconcile(&mut reconciler, &table(Protocol::Udp, 0)).await;

@@ -256,7 +256,9 @@ async fn converges(rounds: Vec<Round>, faults: BTreeMap<usize, Fault>) {
         let owned = &state.sets["KUBE-PORTOLAN-OWNED"].entries;
         assert!(owned.contains(&ownership_entry(key)), "{key}");
     }
-    assert_eq!(reconciler.reconcile(&table).await.unwrap().objects, 0);
+    let outcome = reconciler.reconcile(&table).await.unwrap();
+    assert_eq!(outcome.objects, 0);
+    assert!(outcome.broken.is_empty(), "{:?}", outcome.broken);
     let mut restarted = Reconciler::new(reconciler.into_dataplane(), config());
     assert_eq!(restarted.reconcile(&table).await.unwrap().objects, 0);
 }

@@ -33,9 +33,12 @@ impl<E: Engine> SyncLoop<E> {
         }
     }
 
-    /// Plans the next piece after a reconciliation. A succession that has failed keeps its time.
-    pub(super) fn plan_takeover(&mut self) {
-        if self.takeover.is_begun() {
+    /// Plans the next piece after a reconciliation. A succession that has failed keeps its time. A table from disk may
+    /// lack Services that the kube-proxy's rules still serve: nothing is removed before a controller has sent one.
+    pub(super) fn plan_takeover(&mut self, target: &Subscribed) {
+        if target.is_from_disk {
+            self.takeover_at = None;
+        } else if self.takeover.is_begun() {
             self.takeover_at = Some(Instant::now());
         } else if self.is_succession_due() {
             self.takeover_at.get_or_insert_with(Instant::now);

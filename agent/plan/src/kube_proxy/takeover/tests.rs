@@ -206,17 +206,20 @@ fn kube_proxy_is_detected_only_without_our_record() {
 fn address_is_released_when_routed_or_unused() {
     let (observed, bound) = left();
     let web = ip("10.96.0.10");
-    let none = KernelState::default();
-    assert_eq!(releasable(&bound, &observed, &none), [] as [IpAddr; 0]);
+    let (none, no_own) = (KernelState::default(), BTreeSet::new());
+    let free = releasable(&bound, &observed, &none, &no_own);
+    assert_eq!(free, [] as [IpAddr; 0]);
     let mut routed = observed.clone();
     routed.routes.insert(web, None);
-    assert_eq!(releasable(&bound, &routed, &routed), [web]);
+    assert_eq!(releasable(&bound, &routed, &routed, &no_own), [web]);
+    // Another interface has it too.
+    assert_eq!(releasable(&bound, &observed, &none, &[web].into()), [web]);
     // Desired, without a virtual server and without a route: it waits.
     let wanted = KernelState {
         routes: [(web, None)].into(),
         ..KernelState::default()
     };
-    let rest = releasable(&bound, &none, &wanted);
+    let rest = releasable(&bound, &none, &wanted, &no_own);
     assert_eq!(rest.len(), bound.len() - 1);
     assert!(!rest.contains(&web));
 }

@@ -9,6 +9,7 @@ use portolan_model::{
     AdministrativeState, Balancing, Profile, RecordHealth, SorryServer, Standing,
 };
 use portolan_plan::Step;
+use portolan_plan::kube_proxy::RuleMode;
 
 use super::*;
 
@@ -187,5 +188,35 @@ async fn health_takes_out_what_a_table_from_disk_has_and_nothing_else() {
         for kept in [STAYS, NEWER] {
             assert_eq!(rig.weight(kept).await, Some(1), "{protocol} {kept}");
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_of_a_kube_proxy_stay_until_a_controller_has_sent_a_table() {
+    let key = |last: u8| VirtualServerKey::new(Protocol::Tcp, [10, 96, 0, last].into(), 80);
+    let left = PacketRules {
+        modes: [RuleMode::Iptables].into(),
+        frontends: [key(1), key(2)].into(),
+    };
+    let old = of_service("old", "10.96.0.1", Protocol::Tcp, &[STAYS]);
+    let new = of_service("new", "10.96.0.2", Protocol::Tcp, &[STAYS]);
+    // The controller's table may equal that from disk: then the rules of the other Service are really left over.
+    for records in [vec![old.clone(), new], vec![old.clone()]] {
+        let kernel = Shared::default();
+        kernel.0.lock().await.packet_rules = left.clone();
+        let clock = boot_clock(Instant::now());
+        let mut rig = Rig::with(kernel, tempfile::tempdir().unwrap(), clock);
+        rig.put_from(true, 1, tables(vec![old.clone()])).await;
+        pass(1_000).await;
+        assert_eq!(rig.kernel.0.lock().await.packet_rules, left);
+
+        let served: BTreeSet<_> = [key(1), key(2)].into_iter().take(records.len()).collect();
+        rig.put(2, tables(records)).await;
+        pass(1).await;
+        let kernel = rig.kernel.0.lock().await;
+        assert!(kernel.packet_rules.is_empty());
+        let servers = &kernel.state.virtual_servers;
+        assert!(servers.keys().eq(&served), "{served:?}");
+        assert_eq!(kernel.unserved_frontends.len(), 2 - served.len());
     }
 }
