@@ -69,7 +69,8 @@ struct Inner {
     state: Mutex<State>,
     asked: watch::Sender<Option<Asked>>,
     done: watch::Sender<Done>,
-    maintenance: watch::Sender<Option<PathBuf>>,
+    /// The directory of backends in maintenance, if there is one; `None` until that is known.
+    maintenance: watch::Sender<Option<Option<PathBuf>>>,
 }
 
 #[derive(Debug)]
@@ -141,8 +142,8 @@ impl HostDirector {
         }))
     }
 
-    /// The directory whose files name backends to drain.
-    pub(crate) fn maintenance(&self) -> watch::Receiver<Option<PathBuf>> {
+    /// The directory whose files name backends to drain, if there is one; `None` until that is known.
+    pub(crate) fn maintenance(&self) -> watch::Receiver<Option<Option<PathBuf>>> {
         self.0.maintenance.subscribe()
     }
 
@@ -169,7 +170,7 @@ impl HostDirector {
             state.overridden = hidden;
         }
         let directory = director.maintenance_directory.as_ref().map(PathBuf::from);
-        set(&self.0.maintenance, directory);
+        set(&self.0.maintenance, Some(directory));
         set(&self.0.checks.limits, limits_of(&director.checks));
         set(&self.0.checks.defaults, director.checks.defaults.clone());
         state.director = Some(director);
@@ -195,6 +196,8 @@ impl HostDirector {
             None if self.lock().director.is_none()
                 && load_owned(&self.0.state_dir) == Owned::default() =>
             {
+                // Nothing is asked for, so no backend is in maintenance any more.
+                set(&self.0.maintenance, Some(None));
                 return;
             }
             None => Ok(Director::new(host)),

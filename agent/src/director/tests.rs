@@ -186,7 +186,12 @@ fn a_host_without_a_director_is_left_alone_until_a_controller_sends_one() {
     };
     let this = new();
     let asked = |this: &HostDirector| this.0.asked.borrow().as_ref().map(|it| it.host.clone());
+    // Whether there is a directory for maintenance is known as soon as the controller has spoken.
+    let maintenance = this.maintenance();
+    this.follow_sent(None, true, "node1");
+    assert_eq!(*maintenance.borrow(), None);
     this.follow_sent(None, false, "node1");
+    assert_eq!(*maintenance.borrow(), Some(None));
     assert!(
         asked(&this).is_none(),
         "nodes of a cluster have no Director"

@@ -230,7 +230,7 @@ fn balancer(
             .iter()
             .filter_map(|frontend| virtual_server(record, balancing, frontend, &judged))
             .collect(),
-        backends: backends(record, balancing, &judged, sources.now),
+        backends: backends(record, balancing, &judged, sources),
     }
 }
 
@@ -281,7 +281,13 @@ fn virtual_server(
 }
 
 /// The backends that some frontend is in front of. Another one is not checked: it would be shown as probing for ever.
-fn backends(record: &Record, balancing: &Balancing, judged: &Judged<'_>, now: Now) -> Vec<Backend> {
+fn backends(
+    record: &Record,
+    balancing: &Balancing,
+    judged: &Judged<'_>,
+    sources: Sources<'_>,
+) -> Vec<Backend> {
+    let name = name_of(record);
     let destinations = record.destinations.iter().enumerate();
     let backend = |(index, destination): (usize, &portolan_model::Destination)| {
         let profile = balancing.profile(index)?;
@@ -304,7 +310,10 @@ fn backends(record: &Record, balancing: &Balancing, judged: &Judged<'_>, now: No
         };
         let status = judged.status(&destination.address);
         if let Some(status) = status {
-            tell(&mut backend, status, now);
+            tell(&mut backend, status, sources.now);
+            // What the checks were told may also come from its maintenance.
+            let commanded = sources.overrides.of(&name, destination.address);
+            backend.by_command = commanded.is_some();
         }
         Some(backend)
     };
@@ -327,7 +336,6 @@ fn tell(backend: &mut Backend, status: &BackendStatus, now: Now) {
     backend.since_seconds = Some(age.as_secs());
     let reason = status.reason.as_ref();
     backend.reason = reason.map(|reason| reason.chars().take(MAX_REASON).collect());
-    backend.by_command = status.commanded.is_some();
     backend.administrative = status.administrative.to_string();
     backend.kept = status.is_kept;
 }

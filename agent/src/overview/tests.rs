@@ -258,6 +258,31 @@ default/web  TCP [2001:db8::10]:80  NAT     wlc    0/1  -       -       -      -
 }
 
 #[test]
+fn a_backend_in_maintenance_is_not_drained_by_command() {
+    let table = table(vec![record("web", 10)]);
+    let mut judged = Verdicts::clone(&verdicts(true));
+    for status in judged.states.values_mut() {
+        status.administrative = Administrative::Drain;
+        status.commanded = Some(Administrative::Drain);
+    }
+    let overview = Chosen::new(&table, None).overview(Sources {
+        overrides: &overrides(),
+        health: &Health::from_iter([(key("web"), Arc::new(judged))]),
+        report: None,
+        readings: None,
+        checks_suspended: false,
+        now: now(),
+    });
+    let backends = overview.balancers[0].backends.iter();
+    let shown: Vec<_> = backends
+        .map(|backend| (&*backend.administrative, backend.by_command))
+        .collect();
+    // A command is about the second one alone, and the last one was not judged yet.
+    let expected = [("drain", false), ("drain", true), ("enabled", false)];
+    assert_eq!(shown, expected);
+}
+
+#[test]
 fn a_backend_that_no_frontend_is_in_front_of_is_not_shown() {
     let mut web = record("web", 10);
     // The frontend for IPv6 goes, its backend stays.

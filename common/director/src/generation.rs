@@ -59,7 +59,8 @@ pub fn parse(files: &[File<'_>], already: &Already) -> Result<Generation, Vec<Pr
     finish(reader, files, already)
 }
 
-/// Load balancers of the last reading by the texts of their documents.
+/// Load balancers of the last reading by the texts of their documents. A text that is right as YAML may be wrong as
+/// JSON: it is the same document in the same format alone.
 #[derive(Debug, Default)]
 pub struct Former {
     documents: HashMap<Box<str>, FormerDocument>,
@@ -69,6 +70,7 @@ pub struct Former {
 
 #[derive(Debug)]
 struct FormerDocument {
+    format: Format,
     object: Arc<LoadBalancer>,
     /// Number of the last reading that had it.
     reading: u64,
@@ -76,21 +78,36 @@ struct FormerDocument {
 
 impl Former {
     /// The load balancer of a document that is as it was; notes that this reading has it.
-    fn get(&mut self, text: &str) -> Option<Arc<LoadBalancer>> {
-        let document = self.documents.get_mut(text)?;
+    fn get(&mut self, format: Format, text: &str) -> Option<Arc<LoadBalancer>> {
+        let document = self.documents.get_mut(text);
+        let document = document.filter(|document| document.format == format)?;
         document.reading = self.reading;
         Some(Arc::clone(&document.object))
     }
 
     /// Remembers documents that were parsed, and forgets those that this reading does not have.
-    fn replace(&mut self, parsed: Vec<(&str, Arc<LoadBalancer>)>) {
+    fn replace(&mut self, parsed: Vec<Parsed<'_>>) {
         let reading = self.reading;
         self.documents
             .retain(|_, document| document.reading == reading);
-        let parsed = parsed.into_iter();
-        self.documents
-            .extend(parsed.map(|(text, object)| (text.into(), FormerDocument { object, reading })));
+        let parsed = parsed.into_iter().map(|parsed| {
+            let document = FormerDocument {
+                format: parsed.format,
+                object: parsed.object,
+                reading,
+            };
+            (Box::<str>::from(parsed.text), document)
+        });
+        self.documents.extend(parsed);
     }
+}
+
+/// A document that was parsed without a warning.
+#[derive(Debug)]
+struct Parsed<'t> {
+    format: Format,
+    text: &'t str,
+    object: Arc<LoadBalancer>,
 }
 
 /// Like [`parse`], but does not parse the documents again that are as they were in the last reading: their load
@@ -162,15 +179,12 @@ struct Reader {
 impl Reader {
     /// Reads all files; `former` has what is not parsed again. Returns the load balancers that were parsed without
     /// a warning, with the texts of their documents.
-    fn files<'t>(
-        &mut self,
-        files: &[File<'t>],
-        former: &mut Former,
-    ) -> Vec<(&'t str, Arc<LoadBalancer>)> {
+    fn files<'t>(&mut self, files: &[File<'t>], former: &mut Former) -> Vec<Parsed<'t>> {
         let mut parsed = Vec::new();
         for file in files {
-            for piece in split(file.text, Format::of(file.name)) {
-                if let Some(object) = former.get(piece.text) {
+            let format = Format::of(file.name);
+            for piece in split(file.text, format) {
+                if let Some(object) = former.get(format, piece.text) {
                     self.balancers.push(Placed::unparsed(object, file.name));
                     continue;
                 }
@@ -178,7 +192,11 @@ impl Reader {
                 self.piece(file.name, piece);
                 let is_quiet = self.warnings.len() == warnings;
                 let added = self.balancers[objects..].iter().filter(|_| is_quiet);
-                parsed.extend(added.map(|placed| (piece.text, Arc::clone(&placed.object))));
+                parsed.extend(added.map(|placed| Parsed {
+                    format,
+                    text: piece.text,
+                    object: Arc::clone(&placed.object),
+                }));
             }
         }
         parsed

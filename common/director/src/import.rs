@@ -16,6 +16,7 @@ use std::fmt;
 
 use crate::document::{
     ApiVersion, DirectorDocument, DirectorKind, DirectorSpec, LoadBalancerDocument, Metadata,
+    StepDocument,
 };
 use crate::generation::{File, Generation, parse};
 use crate::problem::counted;
@@ -270,6 +271,25 @@ impl Draft {
             }
         }
     }
+}
+
+/// The steps of a check of a mail server that greets with `hello`.
+fn smtp_steps(hello: String) -> Vec<StepDocument> {
+    let step = |send: Option<String>, code: &str| StepDocument {
+        send,
+        expect: Some(smtp_reply(code)),
+        ..StepDocument::default()
+    };
+    vec![
+        step(None, "220"),
+        step(Some(hello), "250"),
+        step(Some(String::from("QUIT\r\n")), "221"),
+    ]
+}
+
+/// A whole reply with a code, of any bytes, so that the next pattern begins at the next reply.
+fn smtp_reply(code: &str) -> String {
+    format!(r"(?-u)^(?:{code}-[^\n]*\n)*{code}(?: [^\n]*)?\r?\n")
 }
 
 /// A text as the name of an object: lower case, `-` for what a name cannot have.

@@ -103,7 +103,7 @@ fn records_of<'a>(
         let frontends = frontends(balancer, frontend);
         // A backend of several ports or of a mark without a port of its own gets packets at the client's.
         let port = frontend.packets.port().unwrap_or_default();
-        let (destinations, balancing) = balancing(balancer, port, defaults);
+        let (destinations, balancing) = balancing(balancer, port, protocol, defaults);
         Record {
             frontends,
             available: destinations
@@ -140,7 +140,7 @@ fn frontends(balancer: &LoadBalancer, from: &crate::Frontend) -> Vec<Frontend> {
     };
     let at = |ip: &IpAddr| Frontend {
         masquerade: balancer.source_nat,
-        source_ranges: of_family(&from.source_ranges, *ip),
+        source_ranges: admitted(&from.source_ranges, *ip),
         ranges: ranges.clone(),
         ..Frontend::new(kind, FrontendAddress::Vip(*ip), port)
     };
@@ -169,10 +169,21 @@ pub(crate) fn of_family(ranges: &[IpNet], ip: IpAddr) -> Vec<IpNet> {
     ranges
 }
 
-/// The backends behind a frontend's port, sorted by address, with their settings.
+/// The ranges whose clients may connect to an address; none if all may.
+fn admitted(ranges: &[IpNet], ip: IpAddr) -> Vec<IpNet> {
+    let ranges = of_family(ranges, ip);
+    // The kernel's sets cannot have a range of all addresses, which opens all anyway.
+    match ranges.iter().any(|range| range.prefix_len() == 0) {
+        true => Vec::new(),
+        false => ranges,
+    }
+}
+
+/// The backends behind a frontend's port, sorted by address, with their settings. A mark has no protocol.
 fn balancing(
     balancer: &LoadBalancer,
     port: u16,
+    protocol: Option<Protocol>,
     defaults: Option<&CheckDefaults>,
 ) -> (Vec<Destination>, Balancing) {
     let mut profiles = Vec::new();
@@ -195,7 +206,7 @@ fn balancing(
     };
     let sorry = balancer.sorry_server.as_ref();
     let balancing = Balancing {
-        persistence: balancer.persistence.map(persistence),
+        persistence: balancer.persistence.map(|it| persistence(it, protocol)),
         profile_of: rows.values().map(|(_, profile)| *profile).collect(),
         profiles,
         sorry_server: sorry.map(|sorry| portolan_model::SorryServer {
@@ -251,12 +262,17 @@ fn resolved(
     resolved
 }
 
-fn persistence(from: crate::Persistence) -> portolan_model::Persistence {
+/// The engine reads UDP only, also by mark: the kernel (`ip_vs_sip_fill_param`) drops all other packets.
+fn persistence(
+    from: crate::Persistence,
+    protocol: Option<Protocol>,
+) -> portolan_model::Persistence {
+    let engine = from.engine.filter(|_| has_udp(protocol));
     portolan_model::Persistence {
         timeout_seconds: u32::try_from(from.timeout.as_secs()).unwrap_or(u32::MAX),
         ipv4_prefix_length: from.ipv4_prefix_length,
         ipv6_prefix_length: from.ipv6_prefix_length,
-        engine: from.engine.map(|engine| match engine {
+        engine: engine.map(|engine| match engine {
             PersistenceEngine::Sip => "sip".into(),
         }),
     }
@@ -292,10 +308,15 @@ fn flags(balancer: &LoadBalancer, protocol: Option<Protocol>) -> ipvs::Flags {
         .scheduler_flags
         .iter()
         .fold(0, |all, flag| all | bit(flag));
-    if balancer.one_packet && protocol.is_none_or(|protocol| protocol == Protocol::Udp) {
+    if balancer.one_packet && has_udp(protocol) {
         flags |= ipvs::Flags::ONE_PACKET;
     }
     ipvs::Flags(flags)
+}
+
+/// Returns `true` for UDP, and for a mark, which any packet may have.
+fn has_udp(protocol: Option<Protocol>) -> bool {
+    protocol.is_none_or(|protocol| protocol == Protocol::Udp)
 }
 
 #[cfg(test)]

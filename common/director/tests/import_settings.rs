@@ -11,7 +11,8 @@ use std::time::Duration;
 use portolan_director::import::kernel::Kernel;
 use portolan_director::import::{Class, Import, ipvsadm, keepalived, kernel, ldirectord};
 use portolan_director::{File, Forwarding, LoadBalancer, SchedulerFlag};
-use portolan_model::check::OnFailure;
+use portolan_model::check::{OnFailure, Probe};
+use regex::bytes::Regex;
 
 fn keepalived(text: &str) -> Import {
     let options = keepalived::Options {
@@ -102,6 +103,92 @@ fn timeouts_of_ldirectord_stand_for_each_other_at_each_level() {
             assert_eq!(timers.timeout, expected, "{text}");
         }
     }
+}
+
+#[test]
+fn each_step_of_an_imported_check_of_mail_takes_a_whole_reply() {
+    for import in [
+        keepalived(
+            "virtual_server 192.0.2.1 25 {\n protocol TCP\n real_server 10.0.0.1 25 {\n SMTP_CHECK {\n \
+             helo_name lb\n }\n }\n}\n",
+        ),
+        ldirectord("virtual = 192.0.2.1:25\n real = 10.0.0.1:25 masq\n"),
+    ] {
+        let Probe::Tcp(mail) = &only(&import).checks[0].probe else {
+            panic!("{}", import.to_yaml());
+        };
+        assert_eq!(mail.steps.len(), 3);
+        // A name in Latin-1 is none in UTF-8.
+        let replies: [(&[u8], &[u8]); 3] = [
+            (b"220-a\r\n", b"220 M\xfcnchen ESMTP\r\n"),
+            (b"250-mail\r\n", b"250 HELP\r\n"),
+            (b"", b"221\r\n"),
+        ];
+        for (step, (first, last)) in mail.steps.iter().zip(replies) {
+            let pattern = Regex::new(step.expect.as_deref().unwrap()).unwrap();
+            assert!(pattern.find(first).is_none(), "{pattern}");
+            let whole = [first, last].concat();
+            // What comes next begins at its first byte.
+            let found = pattern.find(&whole).map(|found| found.end());
+            assert_eq!(found, Some(whole.len()), "{pattern}");
+            assert!(pattern.find(b"554 no\r\n").is_none(), "{pattern}");
+        }
+    }
+}
+
+/// The first check that the first server of ldirectord's has for itself, and the report.
+fn own_check(text: &str) -> (Option<Probe>, String) {
+    let import = ldirectord(&format!("quiescent = yes\n{text}"));
+    let own = only(&import).backends[0].checks.as_deref();
+    let probe = own.map(|own| own[0].probe.clone());
+    (probe, import.report())
+}
+
+#[test]
+fn a_request_and_an_answer_of_a_server_of_ldirectord_are_those_of_its_check() {
+    let (probe, report) = own_check(
+        "virtual = 192.0.2.53:53\n service = dns\n request = \"example.org\"\n \
+         real = 10.0.0.1:53 masq 1 \"www.example.org\", \"192.0.2.1\"\n",
+    );
+    let Some(Probe::Dns(dns)) = probe else {
+        panic!("{probe:?}: {report}");
+    };
+    assert_eq!(dns.name, "www.example.org");
+    assert_eq!(dns.answers, [std::net::IpAddr::from([192, 0, 2, 1])]);
+    let (probe, report) = own_check(
+        "virtual = 192.0.2.1:7\n service = simpletcp\n request = \"ping\"\n receive = \"pong\"\n \
+         real = 10.0.0.1:7 masq 1 \"hello\\n\"\n",
+    );
+    let Some(Probe::Tcp(tcp)) = probe else {
+        panic!("{probe:?}: {report}");
+    };
+    assert_eq!(tcp.steps[0].send.as_deref(), Some(&b"hello\n"[..]));
+    assert_eq!(tcp.steps[0].expect.as_deref(), Some("pong"));
+    // An empty request is the service's.
+    let (probe, report) = own_check(
+        "virtual = 192.0.2.1:80\n service = http\n request = \"index.html\"\n receive = \"Page\"\n \
+         real = 10.0.0.1:80 masq 1 \"\", \"OK\"\n",
+    );
+    let Some(Probe::Http(http)) = probe else {
+        panic!("{probe:?}: {report}");
+    };
+    assert_eq!(http.path, "/index.html");
+    assert_eq!(http.body_regex.as_deref(), Some("OK"));
+}
+
+#[test]
+fn a_request_of_a_server_of_ldirectord_that_no_check_sends_is_told() {
+    let (probe, report) = own_check(
+        "virtual = 192.0.2.1:25\n service = smtp\n real = 10.0.0.1:25 masq 1 \"a\", \"b\"\n",
+    );
+    assert_eq!(probe, None);
+    let note = "ldirectord.cf:4: w: real: its request is of no use for this check";
+    assert!(report.contains(note), "{report}");
+    let (_, report) = own_check(
+        "virtual = 192.0.2.53:53\n service = dns\n real = 10.0.0.1:53 masq 1 \"a.example\", \"b\"\n",
+    );
+    let note = "ldirectord.cf:4: w: real: its answer is no address";
+    assert!(report.contains(note), "{report}");
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(crate) async fn run(target: &Target, context: &Context) -> Checked<Outcome> 
     let to = SocketAddr::new(address, 0);
     if let Err(error) = echoes.socket.send_to(&request, to).await {
         context.pinger().forget(address, &target.source, &echoes);
+        // One that cannot be bound any more says that the fault is this machine's.
+        context.pinger().socket(address, &target.source)?;
         return Err(error.into());
     }
     match (&mut waiting.reply).await {
@@ -60,10 +62,11 @@ impl Pinger {
         Ok(echoes)
     }
 
-    /// Has the next request open another socket if this one is bound to an interface: to its index, which another
-    /// interface of the same name does not have. The socket ends with the last request that waits for its reply.
+    /// Has the next request open another socket if this one is bound. An interface is bound by its index, which another
+    /// interface of the same name does not have. An address stays bound when the machine has it no more. The socket
+    /// ends with the last request that waits for its reply.
     fn forget(&self, address: IpAddr, source: &Source, echoes: &Arc<Echoes>) {
-        if source.interface.is_none() {
+        if source.interface.is_none() && source.address.is_none() {
             return;
         }
         let mut sockets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,7 +200,9 @@ impl Reader {
             return;
         }
         let mut waiters = lock(&self.waiters);
-        if let Some((_, waiter)) = waiters.remove(&echo.token).filter(|(to, _)| *to == from) {
+        // A reply from another address leaves the request waiting for its own.
+        let is_meant = waiters.get(&echo.token).is_some_and(|(to, _)| *to == from);
+        if is_meant && let Some((_, waiter)) = waiters.remove(&echo.token) {
             // The probe may have ended meanwhile.
             let _ = waiter.send(());
         }
@@ -249,10 +254,58 @@ mod tests {
         pinger.forget(address, &of_interface, &first);
         let known = pinger.socket(address, &of_interface).unwrap();
         assert!(Arc::ptr_eq(&known, &second));
-        // One without an interface serves others.
+        // One without an interface and without an address serves others.
         put(&Source::default(), &first);
         pinger.forget(address, &Source::default(), &first);
         let known = pinger.socket(address, &Source::default()).unwrap();
         assert!(Arc::ptr_eq(&known, &first));
+    }
+
+    #[tokio::test]
+    async fn a_source_address_that_is_gone_is_this_machine_s_fault() {
+        let context = Context::default();
+        let address = IpAddr::from([127, 0, 0, 1]);
+        let target = Target {
+            source: Source {
+                // Of no machine (RFC 5737).
+                address: Some([192, 0, 2, 1].into()),
+                ..Source::default()
+            },
+            ..Target::at(SocketAddr::new(address, 0))
+        };
+        // Sending fails: a datagram over UDP cannot go to port 0.
+        let bound = echoes().await;
+        let key = (false, target.source.clone());
+        context.pinger().0.lock().unwrap().insert(key, bound);
+        let outcome = run(&target, &context).await;
+        assert!(matches!(outcome, Err(Stop::Ours(_))), "{outcome:?}");
+        assert!(context.pinger().0.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_reply_from_another_address_leaves_the_request_waiting() {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let waiters = Arc::new(Waiters::default());
+        let reader = Reader {
+            socket: Arc::new(socket),
+            waiters: Arc::clone(&waiters),
+            id: None,
+            has_ip_header: false,
+        };
+        let (asked, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let (sender, mut replied) = oneshot::channel();
+        lock(&waiters).insert(7, (asked, sender));
+        let echo = Echo {
+            id: 1,
+            sequence: 7,
+            token: 7,
+        };
+        let mut reply = echo.request(false);
+        reply[0] = 0;
+        reader.take(&reply, other);
+        assert_eq!(replied.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        reader.take(&reply, asked);
+        assert_eq!(replied.try_recv(), Ok(()));
+        assert!(lock(&waiters).is_empty());
     }
 }

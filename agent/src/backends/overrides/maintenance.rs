@@ -11,20 +11,24 @@ use std::time::Duration;
 use portolan_health::Administrative;
 use portolan_model::{ByRecord, Record, RecordKey};
 use portolan_probe::Overrides;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::OverrideStore;
 use super::map::addresses;
+use crate::state_file;
 
 /// Time between two looks at the directory.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Name of the file with the backends that were in maintenance last.
+const NAME: &str = "maintenance.json";
 /// Files of a directory that are read, at most.
 const MOST: usize = 10_000;
 
 /// The backends in maintenance, of all load balancers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Maintenance(BTreeSet<(IpAddr, Option<u16>)>);
 
 impl Maintenance {
@@ -43,7 +47,18 @@ impl Maintenance {
         Ok(Self(all))
     }
 
-    fn covers(&self, address: SocketAddr) -> bool {
+    /// Those of the last run; none if the file cannot be read, which is logged. Blocks.
+    pub(super) fn load(state_dir: &Path) -> Self {
+        state_file::load(state_dir, NAME)
+    }
+
+    /// Replaces those on disk. Blocks.
+    pub(super) fn save(&self, state_dir: &Path) -> io::Result<()> {
+        state_file::save(state_dir, NAME, self)
+    }
+
+    /// Returns `true` if a backend of the address is in maintenance.
+    pub(super) fn covers(&self, address: SocketAddr) -> bool {
         let has = |port| self.0.contains(&(address.ip(), port));
         has(None) || has(Some(address.port()))
     }
@@ -79,10 +94,10 @@ fn named(name: &str) -> Option<(IpAddr, Option<u16>)> {
 
 impl OverrideStore {
     /// Follows the files of the director's directory until the token is cancelled. One that cannot be read
-    /// changes nothing.
+    /// changes nothing, nor does a director that is not known yet (`None`).
     pub(crate) async fn keep_maintenance(
         self,
-        mut directory: watch::Receiver<Option<PathBuf>>,
+        mut directory: watch::Receiver<Option<Option<PathBuf>>>,
         token: CancellationToken,
     ) {
         let mut ticks = tokio::time::interval(PERIOD);
@@ -91,27 +106,28 @@ impl OverrideStore {
         loop {
             let path = directory.borrow_and_update().clone();
             let read = match path {
-                None => Ok(Maintenance::default()),
-                Some(path) => {
+                None => None,
+                Some(None) => Some(Ok(Maintenance::default())),
+                Some(Some(path)) => {
                     let read = tokio::task::spawn_blocking(move || {
                         Maintenance::read(&path)
                             .map_err(|error| format!("{}: {error}", path.display()))
                     });
-                    read.await.unwrap_or_else(|error| Err(error.to_string()))
+                    Some(read.await.unwrap_or_else(|error| Err(error.to_string())))
                 }
             };
             match read {
-                Ok(maintenance) => {
+                Some(Ok(maintenance)) => {
                     warned = None;
-                    self.maintain(maintenance);
+                    self.maintain(maintenance).await;
                 }
-                Err(error) if warned.as_ref() != Some(&error) => {
+                Some(Err(error)) if warned.as_ref() != Some(&error) => {
                     tracing::warn!("spec.maintenanceDirectory: {error}: backends stay as they are");
                     warned = Some(error);
                 }
-                Err(_) => {}
+                Some(Err(_)) | None => {}
             }
-            let waits = directory.borrow().is_some();
+            let waits = matches!(*directory.borrow(), Some(Some(_)));
             tokio::select! {
                 () = token.cancelled() => return,
                 changed = directory.changed() => if changed.is_err() {
@@ -122,12 +138,22 @@ impl OverrideStore {
         }
     }
 
-    fn maintain(&self, maintenance: Maintenance) {
-        let mut state = self.lock();
-        if state.maintenance != maintenance {
+    async fn maintain(&self, maintenance: Maintenance) {
+        {
+            let mut state = self.lock();
+            if state.maintenance == maintenance {
+                return;
+            }
             tracing::info!(backends = maintenance.0.len(), "maintenance changed");
-            state.maintenance = maintenance;
+            state.maintenance = maintenance.clone();
             self.publish(&state);
+        }
+        let this = self.clone();
+        let save = move || maintenance.save(&this.0.directory);
+        let saved = tokio::task::spawn_blocking(save).await;
+        if let Ok(Err(error)) = saved {
+            // It matters only if the directory cannot be read at the next start.
+            tracing::warn!(%error, "the backends in maintenance cannot be saved");
         }
     }
 }

@@ -136,10 +136,10 @@ impl OverrideMap {
     }
 
     /// Follows a command about backends of the records, and gives these. `said` is the state that a backend asks
-    /// for itself.
+    /// for itself, or that its maintenance asks for.
     ///
     /// Draining and disabling replace whatever was commanded about the same backends. Enabling takes that back;
-    /// if the file or the backend itself still asks for another state, it is overridden.
+    /// if the file, the backend itself or its maintenance still asks for another state, it is overridden.
     ///
     /// # Errors
     /// If there is no such backend, except for enabling one that has an override; or if there are too many.

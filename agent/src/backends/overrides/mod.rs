@@ -71,7 +71,8 @@ pub(crate) enum CommandError {
 }
 
 impl OverrideStore {
-    /// The overrides on disk, of a table that is not known yet. Blocks.
+    /// The overrides on disk, of a table that is not known yet. The backends in maintenance are those of the last run
+    /// until the director is known, and as long as its directory cannot be read. Blocks.
     pub(crate) fn open(
         directory: &Path,
         in_force: watch::Sender<Overrides<RecordKey>>,
@@ -82,7 +83,7 @@ impl OverrideStore {
             directory: directory.to_owned(),
             state: Mutex::new(State {
                 overrides,
-                maintenance: Maintenance::default(),
+                maintenance: Maintenance::load(directory),
                 records: ByRecord::new(),
             }),
             in_force,
@@ -125,12 +126,17 @@ impl OverrideStore {
         now: &Now,
     ) -> Result<Vec<Place>, CommandError> {
         let health = self.0.health.borrow().clone();
-        let said = |(key, address): &Place| {
-            let status = health.get(key).and_then(|each| each.states.get(address));
-            status.map_or(Administrative::Enabled, |status| status.said)
-        };
         let until = duration.map(|duration| now.since_boot + duration);
         let mut state = self.lock();
+        let maintenance = state.maintenance.clone();
+        let said = |(key, address): &Place| {
+            let status = health.get(key).and_then(|each| each.states.get(address));
+            let said = status.map_or(Administrative::Enabled, |status| status.said);
+            match maintenance.covers(*address) {
+                true => said.max(Administrative::Drain),
+                false => said,
+            }
+        };
         let mut new = state.overrides.clone();
         let places = new.command(command, name, until, &state.records, said)?;
         if new != state.overrides {

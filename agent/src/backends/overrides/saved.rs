@@ -67,6 +67,10 @@ struct SavedOverride {
 struct End {
     since_boot_ms: u64,
     unix_seconds: i64,
+    /// Seconds that were left when it was saved. A clock that is behind after a reboot makes it no longer. A file of an
+    /// earlier version has none.
+    #[serde(default)]
+    most_seconds: Option<u64>,
 }
 
 /// Reads the overrides that have not ended; none if the file cannot be read, which is logged. Blocks.
@@ -78,7 +82,9 @@ pub(crate) fn load(directory: &Path, now: &Now) -> OverrideMap {
             return Duration::from_millis(end.since_boot_ms);
         }
         let left = end.unix_seconds.saturating_sub(now.wall.as_second());
-        now.since_boot + Duration::from_secs(u64::try_from(left).unwrap_or(0))
+        let most = end.most_seconds.unwrap_or(u64::MAX);
+        let left = u64::try_from(left).unwrap_or(0).min(most);
+        now.since_boot + Duration::from_secs(left)
     };
     let overrides = saved.overrides.into_iter().map(|saved| {
         let each = Override {
@@ -97,6 +103,7 @@ pub(crate) fn save(directory: &Path, overrides: &OverrideMap, now: &Now) -> io::
     let end = |until: Duration| End {
         since_boot_ms: u64::try_from(until.as_millis()).unwrap_or(u64::MAX),
         unix_seconds: now.wall_at(until).map_or(i64::MAX, |wall| wall.as_second()),
+        most_seconds: Some(until.saturating_sub(now.since_boot).as_secs()),
     };
     let saved = overrides.iter().map(|(name, each)| SavedOverride {
         name: name.clone(),

@@ -261,6 +261,29 @@ fn overrides_outlive_a_restart_and_a_reboot_until_their_time_is_over() {
     assert!(load(directory.path(), &at).is_empty());
 }
 
+#[test]
+fn a_clock_that_is_behind_after_a_reboot_makes_no_command_longer() {
+    let directory = tempfile::tempdir().unwrap();
+    let drain = Override {
+        state: Administrative::Drain,
+        until: Some(Duration::from_secs(3_700)),
+    };
+    let map = OverrideMap::from_iter([(name("web/10.0.0.1"), drain)]);
+    let at = now("a", 100, "2026-01-02T03:00:00Z");
+    saved::save(directory.path(), &map, &at).unwrap();
+    let rebooted = load(directory.path(), &now("b", 10, "2016-01-02T03:00:00Z"));
+    let most = Duration::from_secs(10 + 3_600);
+    assert_eq!(rebooted.next_end(), Some(most));
+    // A file of an earlier version does not tell how long it was.
+    let path = directory.path().join("overrides.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let earlier = text.replace(",\"most_seconds\":3600", "");
+    assert_ne!(earlier, text);
+    std::fs::write(&path, earlier).unwrap();
+    let rebooted = load(directory.path(), &now("b", 10, "2026-01-02T03:30:00Z"));
+    assert_eq!(rebooted.next_end(), Some(Duration::from_secs(10 + 1_800)));
+}
+
 fn store(directory: &Path) -> OverrideStore {
     let (in_force, _) = watch::channel(Overrides::new());
     let (_, health) = watch::channel(Health::new());
@@ -337,6 +360,62 @@ fn a_backend_in_maintenance_is_drained_unless_a_command_says_otherwise() {
     assert_eq!(drained(&map), [state(http, disabled), state(tls, drain)]);
 }
 
+#[test]
+fn a_backend_in_maintenance_is_enabled_by_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    store.lock().maintenance = maintenance_of("10.0.0.1");
+    store.follow(&records());
+    let drain = Administrative::Drain;
+    let states = |store: &OverrideStore| {
+        let states = store.in_force().borrow().clone();
+        let states = states.into_iter().map(|(_, state)| state);
+        states.collect::<Vec<_>>()
+    };
+    assert_eq!(states(&store), [drain; 2]);
+    let enable = BackendCommand::Enable;
+    let places = store.command(enable, &name("web/10.0.0.1"), None, &Now::read());
+    assert_eq!(places.unwrap().len(), 2);
+    assert_eq!(states(&store), [Administrative::Enabled; 2]);
+}
+
+/// Maintenance of the backend that one file is named after.
+fn maintenance_of(name: &str) -> Maintenance {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join(name), "").unwrap();
+    Maintenance::read(directory.path()).unwrap()
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_read_at_the_start_leaves_backends_in_maintenance() {
+    let root = tempfile::tempdir().unwrap();
+    maintenance_of("10.0.0.2:80").save(root.path()).unwrap();
+    let store = store(root.path());
+    let mut in_force = store.in_force();
+    assert_eq!(in_force.borrow_and_update().len(), 1);
+    // Neither an unknown director nor a missing directory ends that, but a director without one does.
+    let (directory, seen) = watch::channel(None);
+    let token = CancellationToken::new();
+    let keeping = tokio::spawn(store.clone().keep_maintenance(seen, token.clone()));
+    tokio::task::yield_now().await;
+    directory.send_replace(Some(Some(root.path().join("none"))));
+    let period = Duration::from_millis(1_500);
+    let changed = tokio::time::timeout(period, in_force.changed()).await;
+    assert!(changed.is_err(), "it has changed");
+    directory.send_replace(Some(None));
+    let ended = in_force.wait_for(Overrides::is_empty);
+    drop(
+        tokio::time::timeout(Duration::from_secs(20), ended)
+            .await
+            .unwrap()
+            .unwrap(),
+    );
+    token.cancel();
+    keeping.await.unwrap();
+    // The next run knows of it.
+    assert_eq!(Maintenance::load(root.path()), Maintenance::default());
+}
+
 #[tokio::test]
 async fn files_come_and_go_and_a_missing_directory_changes_nothing() {
     let root = tempfile::tempdir().unwrap();
@@ -346,7 +425,7 @@ async fn files_come_and_go_and_a_missing_directory_changes_nothing() {
     let (_health, health) = watch::channel(Health::new());
     let store = OverrideStore::open(root.path(), in_force, health);
     store.follow(&records());
-    let (_path, path) = watch::channel(Some(directory.clone()));
+    let (_path, path) = watch::channel(Some(Some(directory.clone())));
     let token = CancellationToken::new();
     let keeping = tokio::spawn(store.clone().keep_maintenance(path, token.clone()));
     std::fs::write(directory.join("10.0.0.2:80"), "").unwrap();

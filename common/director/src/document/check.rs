@@ -156,7 +156,8 @@ pub struct StepDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "hex_schema")]
     pub send_hex: Option<String>,
-    /// Regular expression that the answer must match.
+    /// Regular expression that the answer must match. What follows the match belongs to the next step, also the rest of
+    /// its line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<String>,
 }

@@ -68,6 +68,20 @@ fn what_was_not_parsed_again_is_the_same() {
 }
 
 #[test]
+fn a_text_that_moves_to_a_file_of_another_format_is_parsed() {
+    let text = text(&[1]);
+    let file = |name| [File { name, text: &text }];
+    let mut former = Former::default();
+    let already = Already::default();
+    parse_again(&file("a.yaml"), &already, &mut former).unwrap();
+    let moved = parse_again(&file("a.json"), &already, &mut former);
+    assert!(moved.is_err(), "YAML is no JSON");
+    assert_eq!(moved, parse(&file("a.json"), &already));
+    // Back again it is right.
+    assert!(parse_again(&file("a.yaml"), &already, &mut former).is_ok());
+}
+
+#[test]
 fn documents_as_before_are_not_parsed() {
     let (before, after) = (text(&[1, 2]), text(&[1, 3]));
     let file = |text| {

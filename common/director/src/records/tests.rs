@@ -72,6 +72,57 @@ fn a_frontend_becomes_a_record() {
 }
 
 #[test]
+fn a_range_of_all_addresses_opens_its_family_and_is_no_range() {
+    let port = "port: 80, sourceRanges: [192.0.2.0/24, \"::/0\"]}]";
+    let record = only_record(&WEB.replace("port: 80}]", port));
+    let ranges = |frontend: &Frontend| {
+        let ranges = frontend.source_ranges.iter();
+        let ranges: Vec<_> = ranges.map(ToString::to_string).collect();
+        (frontend.family(), ranges)
+    };
+    let ranges: Vec<_> = record.frontends.iter().map(ranges).collect();
+    let of_v4 = vec!["192.0.2.0/24".to_owned()];
+    assert_eq!(ranges, [(Family::V4, of_v4), (Family::V6, Vec::new())]);
+}
+
+#[test]
+fn the_engine_of_persistence_is_for_udp_and_the_rest_of_it_is_for_all() {
+    let text = r#"
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: sip}
+spec:
+  frontends:
+  - {addresses: [192.0.2.60], port: 5060}
+  - {addresses: [192.0.2.60], protocol: UDP, port: 5060}
+  - {addresses: [192.0.2.60], ports: "5061-5070"}
+  - {mark: 7, family: IPv4}
+  persistence: {timeout: 10m, ipv4PrefixLength: 24, engine: Sip}
+  backends: [{address: 10.0.0.21}, {address: 10.0.0.22}]
+"#;
+    let all = records(
+        [&*parsed(text)],
+        Some(&CheckDefaults::default()),
+        &"".into(),
+    );
+    let engine = |record: &Arc<Record>| {
+        let balancing = record.balancing.as_ref().unwrap();
+        let persistence = balancing.persistence.as_ref().unwrap();
+        assert_eq!(persistence.timeout_seconds, 600);
+        assert_eq!(persistence.ipv4_prefix_length, 24);
+        (record.key.port.to_string(), persistence.engine.is_some())
+    };
+    let engines: Vec<_> = all.values().map(engine).collect();
+    let expected = [
+        ("mark-7", true),
+        ("tcp-5060", false),
+        ("tcp-5061-5070", false),
+        ("udp-5060", true),
+    ];
+    assert_eq!(engines, expected.map(|(port, has)| (port.to_owned(), has)));
+}
+
+#[test]
 fn direct_backends_have_the_frontends_port_and_one_packet_is_for_udp() {
     let text = r#"
 apiVersion: portolan.dev/v1alpha1

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::{Known, Statement};
 use crate::document::{
     CheckDocument, DnsDocument, ExecDocument, FileDocument, IcmpDocument, Period, SourceDocument,
-    StepDocument, TcpDocument, UdpDocument, WeightSource,
+    TcpDocument, UdpDocument, WeightSource,
 };
-use crate::import::{Class, Draft};
+use crate::import::{Class, Draft, smtp_steps};
 
 /// The timers that a service, a server and a checker may each set; the innermost counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -258,18 +258,8 @@ fn smtp(
     if name.is_none() {
         checker.note(draft, Class::Nearest, "without helo_name: HELO localhost");
     }
-    let step = |send: Option<String>, expect: &str| StepDocument {
-        send,
-        expect: Some(expect.to_owned()),
-        ..StepDocument::default()
-    };
-    let hello = format!("HELO {}\r\n", name.unwrap_or("localhost"));
     check.tcp = Some(TcpDocument {
-        steps: vec![
-            step(None, "^220"),
-            step(Some(hello), "^250"),
-            step(Some("QUIT\r\n".to_owned()), "^221"),
-        ],
+        steps: smtp_steps(format!("HELO {}\r\n", name.unwrap_or("localhost"))),
     });
     true
 }

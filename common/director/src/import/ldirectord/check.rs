@@ -7,7 +7,7 @@ use crate::document::{
     CheckDocument, DnsDocument, ExecDocument, HttpDocument, IcmpDocument, Period, StepDocument,
     TcpDocument, TlsDocument,
 };
-use crate::import::{Class, Draft};
+use crate::import::{Class, Draft, smtp_steps};
 
 /// Services by their ports.
 const PORTS: [(u16, &str); 18] = [
@@ -177,7 +177,7 @@ fn negotiated(
                 Class::Nearest,
                 format!("service {name}: only its greeting"),
             );
-            let greeting = Some(step(None, expect)).filter(|_| !expect.is_empty());
+            let greeting = Some(greeting(expect)).filter(|_| !expect.is_empty());
             let mut check = tcp(greeting.into_iter().collect());
             if is_tls {
                 check.tcp = None;
@@ -267,13 +267,12 @@ fn negotiation(service: &str, settings: &Settings) -> Negotiation {
                 ..CheckDocument::default()
             }))
         }
-        "smtp" | "submission" => Negotiation::Same(Box::new(tcp(vec![
-            step(None, "^220"),
-            step(Some("EHLO localhost\r\n"), "^250"),
-            step(Some("QUIT\r\n"), "^221"),
-        ]))),
+        "smtp" | "submission" => {
+            let steps = smtp_steps(String::from("EHLO localhost\r\n"));
+            Negotiation::Same(Box::new(tcp(steps)))
+        }
         "simpletcp" => Negotiation::Same(Box::new(tcp(vec![StepDocument {
-            send: request.map(|text| text.replace("\\n", "\n").replace("\\r", "\r")),
+            send: request.as_deref().map(unescaped),
             expect: receive,
             ..StepDocument::default()
         }]))),
@@ -292,6 +291,11 @@ pub(super) fn path(request: &str) -> String {
     format!("/{}", request.trim_start_matches('/'))
 }
 
+/// A request with its signs for the ends of lines in their places.
+pub(super) fn unescaped(request: &str) -> String {
+    request.replace("\\n", "\n").replace("\\r", "\r")
+}
+
 fn icmp() -> CheckDocument {
     CheckDocument {
         icmp: Some(IcmpDocument {}),
@@ -306,9 +310,9 @@ fn tcp(steps: Vec<StepDocument>) -> CheckDocument {
     }
 }
 
-fn step(send: Option<&str>, expect: &str) -> StepDocument {
+/// The first step of a conversation, in which the server speaks.
+fn greeting(expect: &str) -> StepDocument {
     StepDocument {
-        send: send.map(str::to_owned),
         expect: Some(expect.to_owned()),
         ..StepDocument::default()
     }

@@ -6,18 +6,20 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::service::{forwarding_of, method, named_socket, translates_ports};
 use super::{Setting, check};
-use crate::document::{AdministrativeState, BackendDocument, CheckDocument, LoadBalancerSpec};
+use crate::document::{
+    AdministrativeState, BackendDocument, CheckDocument, LoadBalancerSpec, StepDocument,
+};
 use crate::import::ipvsadm::socket;
 use crate::import::{Class, Draft};
 
-/// `A[->B][:PORT] METHOD [WEIGHT] [<l:N>] [<u:N>] ["REQUEST", "RECEIVE"]`. The port `of_service` is checked where there
-/// is no other.
+/// `A[->B][:PORT] METHOD [WEIGHT] [<l:N>] [<u:N>] ["REQUEST", "RECEIVE"]`. The port of the `service` is checked where
+/// there is no other.
 pub(super) fn read(
     draft: &mut Draft,
     setting: &Setting,
     spec: &mut LoadBalancerSpec,
     checks: Option<&[CheckDocument]>,
-    of_service: Option<u16>,
+    service: Option<&str>,
     is_off: bool,
 ) {
     let (plain, quoted) = setting
@@ -52,7 +54,7 @@ pub(super) fn read(
             return;
         }
     }
-    let own = own_checks(quoted, checks);
+    let own = own_checks(draft, setting, quoted, checks, service);
     setting.note(draft, Class::Same, "");
     let translates = translates_ports(method, spec);
     let wanted = spec.frontends.first().and_then(|frontend| frontend.port);
@@ -63,7 +65,9 @@ pub(super) fn read(
     // ldirectord checks the server's port also where packets go to another one.
     let checked = match port.filter(|port| *port != 0) {
         Some(port) => (!translates && wanted != Some(port)).then_some(port),
-        None => of_service.filter(|_| wanted.is_none_or(|port| port == 0)),
+        None => service
+            .and_then(check::port_of)
+            .filter(|_| wanted.is_none_or(|port| port == 0)),
     };
     let own = with_port(own, checks, checked);
     for address in addresses {
@@ -81,19 +85,59 @@ pub(super) fn read(
     }
 }
 
-/// The checks of the service with a request and an expected answer of the server's own.
-fn own_checks(quoted: &str, checks: Option<&[CheckDocument]>) -> Option<Vec<CheckDocument>> {
-    let mut texts = quoted
-        .split('"')
-        .filter(|text| !text.trim_matches([' ', ',', '\t']).is_empty());
-    let request = texts.next()?;
-    let receive = texts.next();
+/// The checks of the service with a request and an expected answer of the server's own. Where one of them is empty, it
+/// is the service's.
+fn own_checks(
+    draft: &mut Draft,
+    setting: &Setting,
+    quoted: &str,
+    checks: Option<&[CheckDocument]>,
+    service: Option<&str>,
+) -> Option<Vec<CheckDocument>> {
+    // What is between the quotes: the request, the comma, the answer.
+    let mut texts = quoted.split('"').step_by(2);
+    let mut text = || texts.next().filter(|text| !text.trim().is_empty());
+    let (request, receive) = (text(), text());
+    if request.is_none() && receive.is_none() {
+        return None;
+    }
     let mut own = checks?.to_vec();
-    for http in own.iter_mut().filter_map(|check| check.http.as_mut()) {
-        http.path = Some(check::path(request));
-        http.body_regex = receive.map(str::to_owned).or(http.body_regex.take());
+    let mut is_used = false;
+    for document in &mut own {
+        if let Some(http) = &mut document.http {
+            http.path = request.map(check::path).or(http.path.take());
+            http.body_regex = receive.map(str::to_owned).or(http.body_regex.take());
+        } else if let Some(dns) = &mut document.dns {
+            dns.name = request.map(str::to_owned).or(dns.name.take());
+            match receive.map(str::parse::<IpAddr>) {
+                Some(Ok(answer)) => dns.answers = vec![answer],
+                Some(Err(_)) => setting.note(draft, Class::LeftOut, "its answer is no address"),
+                None => {}
+            }
+        } else if let Some(step) = simple_step(document, service) {
+            step.send = request.map(check::unescaped).or(step.send.take());
+            step.expect = receive.map(str::to_owned).or(step.expect.take());
+        } else {
+            continue;
+        }
+        is_used = true;
+    }
+    if !is_used {
+        let message = "its request is of no use for this check";
+        setting.note(draft, Class::LeftOut, message);
+        return None;
     }
     Some(own)
+}
+
+/// The only step of a check of the service `simpletcp`; none of another service.
+fn simple_step<'d>(
+    document: &'d mut CheckDocument,
+    service: Option<&str>,
+) -> Option<&'d mut StepDocument> {
+    let is_simple = service == Some("simpletcp");
+    let tcp = document.tcp.as_mut().filter(|_| is_simple)?;
+    tcp.steps.first_mut()
 }
 
 /// The server's own checks, or else those of the service as its own, with a port where they have none.

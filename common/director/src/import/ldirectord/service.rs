@@ -110,16 +110,14 @@ pub(super) fn read(
     let is_udp = frontend.protocol == Some(ProtocolName::Udp);
     let checks = check::checks(draft, service, &settings, port, is_udp, options);
     let is_off = settings.get("checktype").is_some_and(|kind| kind == "off");
-    let of_service = settings
-        .get("service")
-        .and_then(|name| check::port_of(name));
+    let named = settings.get("service").map(String::as_str);
     spec.frontends = vec![frontend.clone()];
     for setting in inner
         .iter()
         .filter(|setting| setting.name.starts_with("real"))
     {
         let checks = checks.as_deref();
-        real::read(draft, setting, &mut spec, checks, of_service, is_off);
+        real::read(draft, setting, &mut spec, checks, named, is_off);
     }
     on_failure(draft, service, &mut spec, &settings);
     fallback(draft, service, &mut spec, &settings, &frontend);
