@@ -5,8 +5,10 @@
 mod counts;
 mod pace;
 mod publish;
+mod ready;
 mod runs;
 mod settings;
+mod slots;
 mod start;
 mod suspend;
 #[cfg(test)]
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::FuturesUnordered;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use portolan_health::{
@@ -30,6 +32,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
+use tokio_util::time::delay_queue::Expired;
 
 pub use counts::{BUCKETS, Counts, Histogram, ResultKind, kind};
 pub use settings::{Clock, Limits};
@@ -37,6 +40,7 @@ pub use settings::{Clock, Limits};
 use crate::{Context, Target, probe};
 use publish::Publisher;
 use runs::{RunId, Runs, Subscriber};
+use slots::Slots;
 use start::{Landed, Starter};
 
 /// The load balancers to be checked.
@@ -108,6 +112,7 @@ pub struct Engine<K: Ord> {
     restored: Option<Saved<K>>,
     balancers: BTreeMap<K, Balancer>,
     runs: Runs<K>,
+    slots: Slots,
     timers: DelayQueue<RunId>,
     starter: Starter,
     flights: FuturesUnordered<BoxFuture<'static, Landed>>,
@@ -149,6 +154,7 @@ impl<K: Key> Engine<K> {
             restored,
             balancers: BTreeMap::new(),
             runs: Runs::new(),
+            slots: Slots::new(Instant::now()),
             timers: DelayQueue::new(),
             flights: FuturesUnordered::new(),
             publisher,
@@ -177,9 +183,9 @@ impl<K: Key> Engine<K> {
             tokio::select! {
                 biased;
                 () = token.cancelled() => break,
-                Some(landed) = self.flights.next() => self.land(landed),
-                Some(expired) = poll_fn(|context| self.timers.poll_expired(context)) => {
-                    self.expire(expired.into_inner());
+                landed = poll_fn(|context| ready::all(&mut self.flights, context)) => self.land_all(landed),
+                expired = poll_fn(|context| ready::all(&mut self.timers, context)) => {
+                    self.expire(expired.into_iter().map(Expired::into_inner));
                 }
                 () = sleep => self.tick(),
                 changed = self.inputs.suspended.changed(), if open.2 => {
@@ -221,6 +227,8 @@ impl<K: Key> Engine<K> {
     fn take_wanted(&mut self) {
         // Both may have changed: the first probes of new backends must not come before a suspension.
         self.take_suspended();
+        // Those of new backends: a verdict without them would be a wrong one.
+        self.take_overrides();
         let new = self.inputs.wanted.borrow_and_update().clone();
         let old = std::mem::replace(&mut self.wanted, new.clone());
         let instant = Instant::now();
@@ -305,12 +313,15 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    /// Queues a run whose time has come.
-    fn expire(&mut self, id: RunId) {
-        if let Some(run) = self.runs.get_mut(id) {
-            run.timer = None;
-            run.noticed = Instant::now();
-            self.starter.queue(id, &run.job.check.probe);
+    /// Queues the runs whose time has come.
+    fn expire(&mut self, ids: impl IntoIterator<Item = RunId>) {
+        let now = Instant::now();
+        for id in ids {
+            if let Some(run) = self.runs.get_mut(id) {
+                run.timer = None;
+                run.noticed = now;
+                self.starter.queue(id, &run.job.check.probe);
+            }
         }
     }
 
@@ -333,9 +344,13 @@ impl<K: Key> Engine<K> {
         None
     }
 
+    fn land_all(&mut self, all: Vec<Landed>) {
+        let now = Instant::now();
+        all.into_iter().for_each(|landed| self.land(landed, now));
+    }
+
     /// Tells a result to all whom it is for, and sets the time of the next.
-    fn land(&mut self, landed: Landed) {
-        let instant = Instant::now();
+    fn land(&mut self, landed: Landed, instant: Instant) {
         let landed = self.starter.landed(landed, instant);
         let Some(run) = self.runs.get_mut(landed.id) else {
             return;
@@ -398,8 +413,8 @@ impl<K: Key> Engine<K> {
             return;
         }
         if let Some(run) = self.runs.get_mut(id) {
-            run.due = due;
-            run.timer = Some(self.timers.insert_at(id, due));
+            run.due = self.slots.start(&run.job.check.timers, due);
+            run.timer = Some(self.timers.insert_at(id, run.due));
         }
     }
 

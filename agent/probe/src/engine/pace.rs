@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Starts that were not used for this time are lost; timers are no finer than a part of it.
-const SAVED: Duration = Duration::from_millis(10);
+use super::slots::SLOT;
+
+/// Starts that were not used for this time are lost. Probes of one slot start together at the allowed rate.
+const SAVED: Duration = SLOT;
 
 /// A rate.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ mod tests {
         assert_eq!(pace.take(start), Err(start + Duration::from_millis(1)));
         let later = start + Duration::from_secs(10);
         let taken = (0..100).take_while(|_| pace.take(later).is_ok()).count();
-        assert_eq!(taken, 11);
+        assert_eq!(taken, 21);
     }
 
     #[test]

@@ -66,6 +66,30 @@ async fn a_conversation_goes_step_by_step() {
 }
 
 #[tokio::test]
+async fn a_mail_server_with_replies_of_several_lines_passes() {
+    let server = serve(|mut stream| async move {
+        stream.write_all(b"220-a\r\n220 mail ESMTP\r\n").await?;
+        let mut hello = [0; 16];
+        stream.read_exact(&mut hello).await?;
+        assert_eq!(&hello, b"HELO localhost\r\n");
+        stream.write_all(b"250-mail\r\n250 HELP\r\n").await?;
+        let mut quit = [0; 6];
+        stream.read_exact(&mut quit).await?;
+        stream.write_all(b"221 bye\r\n").await
+    })
+    .await;
+    // The steps that importers make.
+    let reply = |code: &str| format!(r"(?-u)^(?:{code}-[^\n]*\n)*{code}(?: [^\n]*)?\r?\n");
+    let (ready, done, bye) = (reply("220"), reply("250"), reply("221"));
+    let mail = [
+        (None, Some(&*ready)),
+        (Some("HELO localhost\r\n"), Some(&*done)),
+        (Some("QUIT\r\n"), Some(&*bye)),
+    ];
+    assert_eq!(run(&check(steps(&mail)), server).await, Outcome::pass());
+}
+
+#[tokio::test]
 async fn a_wrong_or_endless_answer_fails() {
     let ask = |expect: &'static str| steps(&[(Some("PING\n"), Some(expect))]);
     let wrong = run(&check(ask("PONG")), answering("GONE").await).await;

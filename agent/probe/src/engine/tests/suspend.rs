@@ -28,7 +28,7 @@ async fn states_stay_while_probes_are_suspended_and_are_checked_soon_after() {
 
     let begin = rig.start.elapsed();
     rig.suspended.send_replace(false);
-    sleep(Duration::from_millis(1_010)).await;
+    sleep(Duration::from_millis(1_030)).await;
     assert_eq!(rig.world.all().len(), before + 50, "one of each backend");
     let mut other_down = [1; 50];
     other_down[0] = 0;
