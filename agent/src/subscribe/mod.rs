@@ -63,7 +63,7 @@ pub struct SubscribeConfig {
     pub disk_patience: Duration,
     /// Limits of the deletion guard.
     pub guard: GuardConfig,
-    /// Time that a controller may be silent before its first Commit, if there are others.
+    /// Time that a controller may be silent before its first Commit; six times as long if it is the only one.
     pub first_commit_timeout: Duration,
     /// Health of load balancers' backends, to be reported; `None` if nothing is checked.
     pub backends: Option<BackendHealth>,

@@ -4,12 +4,14 @@
 //! each is kept: a controller that does not read costs nothing.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use portolan_model::SetHash;
 use portolan_proto::convert::encode_key;
 use portolan_proto::limits::{fitting, problem_text};
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
+use portolan_subscription::Acknowledgements;
 
 use super::{Committed, Report};
 
@@ -27,10 +29,9 @@ pub(super) struct Outbox {
     is_acknowledged: bool,
     /// The answer to the newest question.
     buckets: Option<v1::Buckets>,
-    received: Option<v1::Received>,
+    pending: Acknowledgements,
     /// The last acknowledgement, repeated when its deletions are no longer held.
     last_received: v1::Received,
-    programmed: Option<v1::Programmed>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +46,12 @@ struct Commit {
 
 impl Outbox {
     /// Records a staged Commit, of which some deletions may be held.
-    pub(super) fn committed(&mut self, committed: &Committed, held: Option<v1::Held>) {
+    pub(super) fn committed(
+        &mut self,
+        committed: &Committed,
+        held: Option<v1::Held>,
+        now: Instant,
+    ) {
         self.epoch = committed.epoch;
         self.commits.push_back(Commit {
             revision: committed.revision,
@@ -66,16 +72,16 @@ impl Outbox {
             refused_total,
             held,
         };
-        self.received = Some(self.last_received.clone());
-        self.acknowledge();
+        self.pending.received(self.last_received.clone(), now);
+        self.acknowledge(now);
     }
 
     /// Records that no deletions are held any more.
-    pub(super) fn released(&mut self) {
+    pub(super) fn released(&mut self, now: Instant) {
         if self.last_received.held.take().is_none() {
             return;
         }
-        self.received = Some(self.last_received.clone());
+        self.pending.received(self.last_received.clone(), now);
         if let Some(last) = self.commits.back_mut() {
             last.is_held = false;
         }
@@ -84,7 +90,7 @@ impl Outbox {
     }
 
     /// Records that the kernel has a table. Equal reports are acknowledged once.
-    pub(super) fn reported(&mut self, report: &Report) {
+    pub(super) fn reported(&mut self, report: &Report, now: Instant) {
         let same = self.report.as_ref().is_some_and(|last| {
             (last.epoch, last.revision) == (report.epoch, report.revision)
                 && last.errors == report.errors
@@ -92,13 +98,13 @@ impl Outbox {
         if !same {
             self.report = Some(report.clone());
             self.is_acknowledged = false;
-            self.acknowledge();
+            self.acknowledge(now);
         }
     }
 
     /// Acknowledges the report, if it is about a table of this controller. A report from before this
     /// stream waits until the stream's first Commit.
-    fn acknowledge(&mut self) {
+    fn acknowledge(&mut self, now: Instant) {
         let Some(report) = self.report.as_ref().filter(|_| !self.is_acknowledged) else {
             return;
         };
@@ -111,11 +117,12 @@ impl Outbox {
         let commit = self.commits.front();
         let commit = commit.filter(|commit| commit.revision == report.revision);
         let hashes = commit.filter(|commit| !commit.is_held);
-        self.programmed = Some(programmed(report, hashes.map(|commit| commit.hashes)));
+        let programmed = programmed(report, hashes.map(|commit| commit.hashes));
+        self.pending.programmed(programmed, now);
         self.is_acknowledged = true;
         if self.last_received.held.is_some() {
             // Older controllers end the hold at `Programmed`.
-            self.received = Some(self.last_received.clone());
+            self.pending.received(self.last_received.clone(), now);
         }
     }
 
@@ -125,21 +132,25 @@ impl Outbox {
     }
 
     pub(super) fn has_message(&self) -> bool {
-        self.buckets.is_some() || self.received.is_some() || self.programmed.is_some()
+        self.buckets.is_some() || self.pending.has_message()
     }
 
-    /// The next message; `None` if there is none.
-    pub(super) fn next_message(&mut self) -> Option<v1::AgentMessage> {
-        let acknowledgement = |outbox: &mut Self| {
-            let received = |outbox: &mut Self| outbox.received.take().map(Message::Received);
-            let programmed = |outbox: &mut Self| outbox.programmed.take().map(Message::Programmed);
-            match outbox.last_received.held {
-                None => received(outbox).or_else(|| programmed(outbox)),
-                Some(_) => programmed(outbox).or_else(|| received(outbox)),
-            }
-        };
+    /// Time at which [`Self::resume`] is to be called; `None` if no message waits for it.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.pending.due()
+    }
+
+    /// Ends the pauses between acknowledgements that are over.
+    pub(super) fn resume(&mut self, now: Instant) {
+        self.pending.resume(now);
+    }
+
+    /// The next message; `None` if there is none for now. An answer waits for no pause: the
+    /// controller sends no table before it.
+    pub(super) fn next_message(&mut self, now: Instant) -> Option<v1::AgentMessage> {
         let buckets = self.buckets.take().map(Message::Buckets);
-        let message = buckets.or_else(|| acknowledgement(self))?;
+        let is_holding = self.last_received.held.is_some();
+        let message = buckets.or_else(|| self.pending.next_message(is_holding, now))?;
         Some(v1::AgentMessage {
             message: Some(message),
         })
@@ -170,6 +181,9 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    /// Longer than the pause between two acknowledgements of a kind.
+    const LATER: Duration = Duration::from_secs(1);
+
     fn committed(revision: u64) -> Committed {
         Committed {
             epoch: 1,
@@ -194,9 +208,9 @@ mod tests {
     }
 
     /// The revisions that are acknowledged as received and as programmed.
-    fn acknowledged(outbox: &mut Outbox) -> (Option<u64>, Option<u64>) {
+    fn acknowledged(outbox: &mut Outbox, now: Instant) -> (Option<u64>, Option<u64>) {
         let mut revisions = (None, None);
-        while let Some(message) = outbox.next_message() {
+        while let Some(message) = outbox.next_message(now) {
             match message.message {
                 Some(Message::Received(received)) => revisions.0 = Some(received.revision),
                 Some(Message::Programmed(programmed)) => {
@@ -213,87 +227,121 @@ mod tests {
 
     #[test]
     fn only_the_newest_is_acknowledged() {
+        let now = Instant::now();
         let mut outbox = Outbox::default();
         for revision in 1..5 {
-            outbox.committed(&committed(revision), None);
-            outbox.reported(&report(1, revision, &[]));
+            outbox.committed(&committed(revision), None, now);
+            outbox.reported(&report(1, revision, &[]), now);
         }
-        outbox.committed(&committed(5), None);
-        assert_eq!(acknowledged(&mut outbox), (Some(5), Some(4)));
+        outbox.committed(&committed(5), None, now);
+        assert_eq!(acknowledged(&mut outbox, now), (Some(5), Some(4)));
+    }
+
+    #[test]
+    fn a_lone_change_is_acknowledged_at_once_and_later_ones_after_a_pause() {
+        let begin = Instant::now();
+        let mut outbox = Outbox::default();
+        outbox.committed(&committed(1), None, begin);
+        assert_eq!(acknowledged(&mut outbox, begin), (Some(1), None));
+        outbox.reported(&report(1, 1, &[]), begin);
+        assert_eq!(acknowledged(&mut outbox, begin), (None, Some(1)));
+        assert_eq!(outbox.due(), None);
+        let soon = begin + Duration::from_millis(10);
+        for revision in 2..5 {
+            outbox.committed(&committed(revision), None, soon);
+            outbox.reported(&report(1, revision, &[]), soon);
+            assert_eq!(acknowledged(&mut outbox, soon), (None, None));
+        }
+        // An answer waits for nothing.
+        outbox.asked(v1::Buckets::default());
+        let answer = outbox.next_message(soon).unwrap().message;
+        assert!(matches!(answer, Some(Message::Buckets(_))));
+        let due = outbox.due().unwrap();
+        assert_eq!(due, begin + Duration::from_millis(50));
+        outbox.resume(due);
+        assert_eq!(acknowledged(&mut outbox, due), (Some(4), Some(4)));
+        assert_eq!(outbox.due(), None);
     }
 
     #[test]
     fn a_report_is_for_the_controller_that_sent_the_table() {
+        let now = Instant::now();
         let mut outbox = Outbox::default();
         // The last stream's: the same revision may be another table here.
-        outbox.reported(&report(9, 1, &[]));
-        outbox.committed(&committed(1), None);
-        assert_eq!(acknowledged(&mut outbox), (Some(1), None));
-        outbox.reported(&report(1, 1, &[]));
-        assert_eq!(acknowledged(&mut outbox), (None, Some(1)));
+        outbox.reported(&report(9, 1, &[]), now);
+        outbox.committed(&committed(1), None, now);
+        assert_eq!(acknowledged(&mut outbox, now), (Some(1), None));
+        outbox.reported(&report(1, 1, &[]), now);
+        assert_eq!(acknowledged(&mut outbox, now), (None, Some(1)));
     }
 
     #[test]
     fn held_deletions_are_stated_until_they_are_released() {
+        let mut now = Instant::now();
         let mut outbox = Outbox::default();
-        let next = |outbox: &mut Outbox| outbox.next_message().unwrap().message.unwrap();
+        let next = |outbox: &mut Outbox, now| outbox.next_message(now).unwrap().message.unwrap();
         let is_held = |message: Message| match message {
             Message::Received(received) => received.held.is_some(),
             other => panic!("{other:?}"),
         };
-        outbox.released();
+        outbox.released(now);
         assert!(!outbox.has_message());
-        outbox.committed(&committed(3), Some(v1::Held::default()));
-        assert!(is_held(next(&mut outbox)));
+        outbox.committed(&committed(3), Some(v1::Held::default()), now);
+        assert!(is_held(next(&mut outbox, now)));
         assert!(!outbox.has_message());
         // The rest of the table is programmed; that the deletions are held is repeated after it.
-        outbox.reported(&report(1, 3, &[]));
-        match next(&mut outbox) {
+        outbox.reported(&report(1, 3, &[]), now);
+        match next(&mut outbox, now) {
             Message::Programmed(programmed) => {
                 assert_eq!(programmed.revision, 3);
                 assert!(programmed.records_hash.is_empty());
             }
             other => panic!("{other:?}"),
         }
-        assert!(is_held(next(&mut outbox)));
+        assert!(is_held(next(&mut outbox, now)));
         assert!(!outbox.has_message());
-        outbox.released();
-        assert!(!is_held(next(&mut outbox)));
+        now += LATER;
+        outbox.released(now);
+        assert!(!is_held(next(&mut outbox, now)));
         // Now the kernel has all of the same revision.
-        outbox.reported(&report(1, 3, &[]));
-        assert_eq!(acknowledged(&mut outbox), (None, Some(3)));
-        outbox.released();
+        outbox.reported(&report(1, 3, &[]), now);
+        assert_eq!(acknowledged(&mut outbox, now), (None, Some(3)));
+        outbox.released(now);
         assert!(!outbox.has_message());
     }
 
     #[test]
     fn an_answer_loses_no_acknowledgement() {
+        let now = Instant::now();
         let mut outbox = Outbox::default();
-        outbox.committed(&committed(3), None);
+        outbox.committed(&committed(3), None, now);
         outbox.asked(v1::Buckets::default());
-        let first = outbox.next_message().unwrap().message;
+        let first = outbox.next_message(now).unwrap().message;
         assert!(matches!(first, Some(Message::Buckets(_))));
-        assert_eq!(acknowledged(&mut outbox), (Some(3), None));
+        assert_eq!(acknowledged(&mut outbox, now), (Some(3), None));
     }
 
     #[test]
     fn a_table_that_is_programmed_already_is_acknowledged_after_a_resumption() {
+        let now = Instant::now();
         let mut outbox = Outbox::default();
-        outbox.reported(&report(1, 7, &[]));
+        outbox.reported(&report(1, 7, &[]), now);
         assert!(!outbox.has_message());
-        outbox.committed(&committed(7), None);
-        assert_eq!(acknowledged(&mut outbox), (Some(7), Some(7)));
+        outbox.committed(&committed(7), None, now);
+        assert_eq!(acknowledged(&mut outbox, now), (Some(7), Some(7)));
     }
 
     #[test]
     fn equal_reports_are_acknowledged_once_and_changed_errors_again() {
+        let mut now = Instant::now();
         let mut outbox = Outbox::default();
-        outbox.committed(&committed(1), None);
-        outbox.reported(&report(1, 1, &["no"]));
-        assert_eq!(acknowledged(&mut outbox), (Some(1), Some(1)));
-        outbox.reported(&report(1, 1, &["no"]));
+        outbox.committed(&committed(1), None, now);
+        outbox.reported(&report(1, 1, &["no"]), now);
+        assert_eq!(acknowledged(&mut outbox, now), (Some(1), Some(1)));
+        now += LATER;
+        outbox.reported(&report(1, 1, &["no"]), now);
         assert!(!outbox.has_message());
-        outbox.reported(&report(1, 1, &[]));
-        assert_eq!(acknowledged(&mut outbox), (None, Some(1)));
+        outbox.reported(&report(1, 1, &[]), now);
+        assert_eq!(acknowledged(&mut outbox, now), (None, Some(1)));
     }
 }

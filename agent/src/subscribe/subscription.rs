@@ -172,11 +172,12 @@ impl Subscription {
             trigger_times_ms: committed.trigger_times_ms.clone(),
             ..Subscribed::new(position, Arc::clone(&committed.table))
         });
-        let held = held.map(|held| held.to_message(Instant::now()));
+        let now = Instant::now();
+        let held = held.map(|held| held.to_message(now));
         spans::received(&committed, began);
-        self.outbox.committed(&committed, held);
+        self.outbox.committed(&committed, held, now);
         self.health.committed();
-        self.saver.changed(Instant::now());
+        self.saver.changed(now);
     }
 
     /// Records the kernel's state.
@@ -185,7 +186,7 @@ impl Subscription {
         let Some(report) = report.as_ref() else {
             return;
         };
-        self.outbox.reported(report);
+        self.outbox.reported(report, Instant::now());
         self.acknowledging = spans::now();
         for duration in self.latency.reported(report, SystemTime::now()) {
             let histogram = &self.stats.network_programming;
@@ -271,9 +272,10 @@ impl Subscriber for Subscription {
     }
 
     fn release(&mut self) {
+        let now = Instant::now();
         self.in_force.release();
-        self.outbox.released();
-        self.saver.changed(Instant::now());
+        self.outbox.released(now);
+        self.saver.changed(now);
     }
 
     fn has_message(&self) -> bool {
@@ -281,7 +283,7 @@ impl Subscriber for Subscription {
     }
 
     fn next_message(&mut self) -> Option<v1::AgentMessage> {
-        let message = self.outbox.next_message();
+        let message = self.outbox.next_message(Instant::now());
         let is_report =
             |message: &v1::AgentMessage| matches!(message.message, Some(Message::Programmed(_)));
         if message.as_ref().is_some_and(is_report)
@@ -298,7 +300,7 @@ impl Subscriber for Subscription {
     }
 
     async fn work(&mut self) {
-        let save_at = self.saver.due();
+        let (save_at, acknowledge_at) = (self.saver.due(), self.outbox.due());
         tokio::select! {
             changed = self.reports.changed(), if self.has_reporter => {
                 self.has_reporter = changed.is_ok();
@@ -306,6 +308,7 @@ impl Subscriber for Subscription {
             }
             () = self.health.changed() => {}
             () = at(save_at) => self.save(),
+            () = at(acknowledge_at) => self.outbox.resume(Instant::now()),
             () = self.in_force.confirmed() => self.release(),
         }
     }

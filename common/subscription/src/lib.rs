@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acknowledgements;
 mod args;
 mod connect;
 mod controller_file;
@@ -21,6 +22,7 @@ mod stats;
 mod stay;
 mod subscriber;
 
+pub use acknowledgements::Acknowledgements;
 pub use args::{FollowedFiles, GuardArgs, Identity, IdentityError, Token};
 pub use connect::{Dialer, ended_early};
 pub use controller_file::{follow_controllers, keep_controllers, read_controllers};
@@ -36,5 +38,5 @@ pub use stats::StreamStats;
 pub use stay::Stay;
 pub use subscriber::{Client, Subscriber, Taken, at};
 
-/// The usual limit of a controller's silence before its first Commit, if there are others.
+/// The usual limit of a controller's silence before its first Commit. A lone controller gets more.
 pub const FIRST_COMMIT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);

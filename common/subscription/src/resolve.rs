@@ -45,7 +45,8 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// All addresses of all endpoints, in no particular order, each once.
+    /// All addresses of all endpoints, in no particular order, each once for a host: the certificate
+    /// may fit only one of several names of an address.
     pub async fn resolve(&mut self, endpoints: &[Uri]) -> Vec<Target> {
         let mut lookups = JoinSet::new();
         for endpoint in endpoints.iter().cloned() {
@@ -62,7 +63,10 @@ impl Resolver {
                 continue;
             };
             for address in self.remember(&endpoint, found) {
-                if targets.iter().all(|target| target.address != address) {
+                let is_same = |target: &Target| {
+                    target.address == address && target.endpoint.host() == endpoint.host()
+                };
+                if !targets.iter().any(is_same) {
                     let endpoint = endpoint.clone();
                     targets.push(Target { endpoint, address });
                 }
@@ -118,13 +122,26 @@ mod tests {
     #[tokio::test]
     async fn addresses_and_names_become_targets_each_once() {
         let mut resolver = Resolver::default();
-        let endpoints = ["10.0.0.1:1", "[fd00::1]:2", "localhost:3", "127.0.0.1:3"].map(uri);
+        let endpoints = ["10.0.0.1:1", "[fd00::1]:2", "localhost:3", "localhost:3"].map(uri);
         let targets = resolver.resolve(&endpoints).await;
         let addresses: BTreeSet<String> = targets.iter().map(|t| t.address.to_string()).collect();
         assert_eq!(addresses.len(), targets.len());
         for expected in ["10.0.0.1:1", "[fd00::1]:2", "127.0.0.1:3"] {
             assert!(addresses.contains(expected), "{expected}: {addresses:?}");
         }
+    }
+
+    /// The certificate of a controller may have only one of them.
+    #[tokio::test]
+    async fn two_names_of_one_address_are_two_targets() {
+        let mut resolver = Resolver::default();
+        let endpoints = ["127.0.0.1:3", "localhost:3"].map(uri);
+        let targets = resolver.resolve(&endpoints).await;
+        let is_local = |target: &&Target| target.address == SocketAddr::from(([127, 0, 0, 1], 3));
+        let local = targets.iter().filter(is_local);
+        let hosts: BTreeSet<_> = local.map(|target| target.endpoint.host()).collect();
+        let expected = BTreeSet::from([Some("127.0.0.1"), Some("localhost")]);
+        assert_eq!(hosts, expected);
     }
 
     #[tokio::test]

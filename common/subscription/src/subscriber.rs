@@ -19,6 +19,9 @@ use crate::{
     BEHIND_PATIENCE, Controllers, DeletionGuard, Dialer, End, Patience, Stay, StreamStats, Target,
 };
 
+/// Factor of the time that a lone controller may be silent: its agents would only come back to it.
+const LONE: u32 = 6;
+
 /// The owner of the tables that arrive: an agent stages them for its node, a relay forwards them.
 pub trait Subscriber: Send {
     /// [`v1::Frame`], or another type that reads the same messages.
@@ -96,8 +99,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// `first_commit_timeout` limits the silence of a controller before its first Commit, if there
-    /// are others.
+    /// `first_commit_timeout` limits the silence of a controller before its first Commit. A lone
+    /// controller gets six times as much. It is left too, because addresses of others may have
+    /// become known since.
     #[must_use]
     pub fn new(
         controllers: Controllers,
@@ -163,7 +167,11 @@ impl Client {
         info!(%target, "connected");
         subscriber.guard().begin_stream();
         subscriber.connected();
-        let (since, timeout) = (Instant::now(), self.first_commit_timeout);
+        let since = Instant::now();
+        let timeout = match self.controllers.has_others() {
+            true => self.first_commit_timeout,
+            false => self.first_commit_timeout.saturating_mul(LONE),
+        };
         let mut stream = Stream {
             subscriber,
             connected: Connected::new(&self.stats),
@@ -172,7 +180,7 @@ impl Client {
             epoch: 0,
             has_commit: false,
             timeout,
-            deadline: self.controllers.has_others().then(|| since + timeout),
+            deadline: since.checked_add(timeout),
             stay: Stay::new(self.controllers.departure(), since),
         };
         stream.run(messages).await
@@ -189,7 +197,7 @@ struct Stream<'a, S: Subscriber> {
     /// Whether a Commit has come.
     has_commit: bool,
     timeout: Duration,
-    /// Time limit of the next frame: only before the first Commit, if there are other controllers.
+    /// Time limit of the next frame; `None` after the first Commit.
     deadline: Option<Instant>,
     stay: Stay,
 }
@@ -230,7 +238,8 @@ impl<S: Subscriber> Stream<'_, S> {
             Ok(None) => return Some(self.broken(&Status::ok("closed by the controller"))),
             Err(status) => return Some(self.broken(&status)),
         };
-        self.deadline = self.deadline.map(|_| Instant::now() + self.timeout);
+        let now = Instant::now();
+        self.deadline = self.deadline.and_then(|_| now.checked_add(self.timeout));
         match self.subscriber.take_frame(frame) {
             Ok(Taken::Welcome(welcome)) => {
                 self.epoch = welcome.epoch;

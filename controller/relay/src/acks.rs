@@ -7,20 +7,19 @@ use std::time::Instant;
 
 use portolan_model::SetHash;
 use portolan_proto::v1;
-use portolan_proto::v1::agent_message::Message;
 use portolan_serve::AllProgrammed;
+use portolan_subscription::Acknowledgements;
 use portolan_tablelog::Committed;
 
 /// Number of revisions that wait until all agents have programmed them. The oldest are dropped first:
 /// acknowledgements are cumulative.
 const MAX_WAITING: usize = 1_024;
 
-/// The acknowledgements of one stream; only the newest of each kind is sent.
+/// The acknowledgements of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
-    received: Option<v1::Received>,
+    pending: Acknowledgements,
     last_received: v1::Received,
-    programmed: Option<v1::Programmed>,
     /// Published revisions, in order. All agents may have programmed the first, and lack the second.
     revisions: VecDeque<Revision>,
 }
@@ -57,19 +56,19 @@ impl Revision {
 
 impl Acks {
     /// A Commit has arrived; some of its deletions may be held back.
-    pub(crate) fn committed(&mut self, revision: u64, held: Option<v1::Held>) {
+    pub(crate) fn committed(&mut self, revision: u64, held: Option<v1::Held>, now: Instant) {
         self.last_received = v1::Received {
             revision,
             held,
             ..v1::Received::default()
         };
-        self.received = Some(self.last_received.clone());
+        self.pending.received(self.last_received.clone(), now);
     }
 
     /// No deletions are held back any more.
-    pub(crate) fn released(&mut self) {
+    pub(crate) fn released(&mut self, now: Instant) {
         if self.last_received.held.take().is_some() {
-            self.received = Some(self.last_received.clone());
+            self.pending.received(self.last_received.clone(), now);
         }
     }
 
@@ -120,34 +119,47 @@ impl Acks {
         if revision.acknowledged.replace(all) == Some(all) {
             return;
         }
-        self.programmed = Some(revision.programmed(all, now));
+        self.pending.programmed(revision.programmed(all, now), now);
         if self.last_received.held.is_some() {
             // Older controllers end the hold at `Programmed`.
-            self.received = Some(self.last_received.clone());
+            self.pending.received(self.last_received.clone(), now);
         }
     }
 
     pub(crate) fn has_message(&self) -> bool {
-        self.received.is_some() || self.programmed.is_some()
+        self.pending.has_message()
     }
 
-    /// The next message; `None` if there is none.
-    pub(crate) fn next_message(&mut self) -> Option<v1::AgentMessage> {
-        let received = |acks: &mut Self| acks.received.take().map(Message::Received);
-        let programmed = |acks: &mut Self| acks.programmed.take().map(Message::Programmed);
-        let message = match self.last_received.held {
-            None => received(self).or_else(|| programmed(self)),
-            Some(_) => programmed(self).or_else(|| received(self)),
-        };
+    /// Time at which [`Self::resume`] is to be called; `None` if no message waits for it.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.pending.due()
+    }
+
+    /// Ends the pauses between messages that are over.
+    pub(crate) fn resume(&mut self, now: Instant) {
+        self.pending.resume(now);
+    }
+
+    /// The next message; `None` if there is none for now.
+    pub(crate) fn next_message(&mut self, now: Instant) -> Option<v1::AgentMessage> {
+        let is_holding = self.last_received.held.is_some();
+        let message = self.pending.next_message(is_holding, now)?;
         Some(v1::AgentMessage {
-            message: Some(message?),
+            message: Some(message),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use portolan_proto::v1::agent_message::Message;
+
     use super::*;
+
+    /// Longer than the pause between two acknowledgements of a kind.
+    const LATER: Duration = Duration::from_secs(1);
 
     fn committed(revision: u64) -> Committed {
         Committed {
@@ -158,8 +170,8 @@ mod tests {
         }
     }
 
-    fn programmed(acks: &mut Acks) -> v1::Programmed {
-        match acks.next_message().unwrap().message {
+    fn programmed(acks: &mut Acks, now: Instant) -> v1::Programmed {
+        match acks.next_message(now).unwrap().message {
             Some(Message::Programmed(programmed)) => programmed,
             other => panic!("{other:?}"),
         }
@@ -170,17 +182,17 @@ mod tests {
         let now = Instant::now();
         let mut acks = Acks::default();
         for (theirs, ours) in [(10, 1), (11, 2), (12, 2), (13, 3)] {
-            acks.committed(theirs, None);
+            acks.committed(theirs, None, now);
             acks.published(ours, &committed(theirs), false, now);
         }
         acks.look(now, |_| None);
-        let Some(Message::Received(received)) = acks.next_message().unwrap().message else {
+        let Some(Message::Received(received)) = acks.next_message(now).unwrap().message else {
             panic!("nothing received");
         };
         assert_eq!(received.revision, 13);
         assert!(!acks.has_message());
         acks.look(now, |ours| (ours <= 2).then_some(AllProgrammed::EQUAL));
-        let programmed = programmed(&mut acks);
+        let programmed = programmed(&mut acks, now);
         assert_eq!(programmed.revision, 12);
         assert_eq!(programmed.records_hash, SetHash(12).to_bytes());
         assert!(acks.is_waiting() && !acks.has_message());
@@ -188,7 +200,7 @@ mod tests {
 
     #[test]
     fn kernels_that_differ_from_their_tables_are_stated() {
-        let now = Instant::now();
+        let mut now = Instant::now();
         let mut acks = Acks::default();
         acks.published(1, &committed(10), false, now);
         let differing = AllProgrammed {
@@ -196,16 +208,18 @@ mod tests {
             errors_total: 2,
         };
         for _ in 0..2 {
+            now += LATER;
             acks.look(now, |_| Some(differing));
-            let first = programmed(&mut acks);
+            let first = programmed(&mut acks, now);
             assert_eq!((first.revision, first.errors_total), (10, 2));
             assert!(first.records_hash.is_empty() && first.own_hash.is_empty());
             acks.look(now, |_| Some(differing));
             // An agent that has just come lacks the revision.
             acks.look(now, |_| None);
             assert!(!acks.has_message());
+            now += LATER;
             acks.look(now, |_| Some(AllProgrammed::EQUAL));
-            let last = programmed(&mut acks);
+            let last = programmed(&mut acks, now);
             assert_eq!((last.revision, last.errors_total), (10, 0));
             assert_eq!(last.records_hash, SetHash(10).to_bytes());
             assert!(!acks.is_waiting());
@@ -214,15 +228,36 @@ mod tests {
 
     #[test]
     fn a_release_is_acknowledged_once() {
+        let mut now = Instant::now();
         let mut acks = Acks::default();
-        acks.committed(1, Some(v1::Held::default()));
-        assert!(acks.next_message().is_some());
-        acks.released();
-        let Some(Message::Received(received)) = acks.next_message().unwrap().message else {
+        acks.committed(1, Some(v1::Held::default()), now);
+        assert!(acks.next_message(now).is_some());
+        now += LATER;
+        acks.released(now);
+        let Some(Message::Received(received)) = acks.next_message(now).unwrap().message else {
             panic!("nothing received");
         };
         assert_eq!((received.revision, received.held), (1, None));
-        acks.released();
+        acks.released(now);
         assert!(!acks.has_message());
+    }
+
+    #[test]
+    fn commits_in_quick_succession_have_one_acknowledgement_more() {
+        let begin = Instant::now();
+        let mut acks = Acks::default();
+        acks.committed(1, None, begin);
+        assert!(acks.next_message(begin).is_some());
+        for revision in 2..9 {
+            acks.committed(revision, None, begin);
+            assert!(!acks.has_message());
+        }
+        let due = acks.due().unwrap();
+        acks.resume(due);
+        let Some(Message::Received(received)) = acks.next_message(due).unwrap().message else {
+            panic!("nothing received");
+        };
+        assert_eq!(received.revision, 8);
+        assert!(!acks.has_message() && acks.due().is_none());
     }
 }

@@ -42,7 +42,7 @@ pub struct RelayConfig {
     pub version: String,
     /// Limits of the deletion guard.
     pub guard: GuardConfig,
-    /// Time for which a controller may say nothing before its first Commit, if there are others.
+    /// Time for which a controller may say nothing before its first Commit; six times as long if it is the only one.
     pub first_commit_timeout: Duration,
     /// Number of cores of the relay's own streams, at least 1.
     pub cores: u32,

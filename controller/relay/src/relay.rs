@@ -2,7 +2,6 @@
 
 //! The subscription of a relay.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use portolan_proto::{VERSION, v1};
 use portolan_subscription::{
     Client, Controllers, DeletionGuard, Dialer, InflateError, Subscriber, Taken, at, inflate,
 };
-use portolan_tablelog::{Committed, ForwardError};
+use portolan_tablelog::{Committed, ForwardError, Lost};
 use portolan_telemetry::Change;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -103,11 +102,14 @@ impl<P: FnMut(u64, Duration) + Send> Relay<P> {
             false => Default::default(),
         };
         let (epoch, revision) = (committed.epoch, committed.revision);
-        let is_withheld = self.guard.judge(epoch, revision, loss, now);
-        forwarder.withhold(if is_withheld { lost } else { BTreeSet::new() });
+        // A controller of an earlier version has no Directors, and a host without one takes the defaults.
+        let is_doubtful = !lost.directors.is_empty();
+        let guard = &mut self.guard;
+        let is_withheld = guard.judge_doubting(epoch, revision, loss, is_doubtful, now);
+        forwarder.withhold(if is_withheld { lost } else { Lost::default() });
         self.report(now);
         let held = self.guard.held().map(|held| held.to_message(now));
-        self.acks.committed(revision, held);
+        self.acks.committed(revision, held, now);
         self.pace.arrived(now);
         Ok(())
     }
@@ -225,9 +227,10 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
     }
 
     fn release(&mut self) {
-        self.outlets.forwarder.withhold(BTreeSet::new());
-        self.report(Instant::now());
-        self.acks.released();
+        let now = Instant::now();
+        self.outlets.forwarder.withhold(Lost::default());
+        self.report(now);
+        self.acks.released(now);
         self.publish();
     }
 
@@ -240,14 +243,15 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
             let message = Some(Message::AskVersions(question));
             return Some(v1::AgentMessage { message });
         }
-        self.acks.next_message()
+        self.acks.next_message(Instant::now())
     }
 
     async fn work(&mut self) {
-        let due = self.pace.due();
+        let (due, acks_due) = (self.pace.due(), self.acks.due());
         tokio::select! {
             biased;
             () = at(due) => self.publish(),
+            () = at(acks_due) => self.acks.resume(Instant::now()),
             () = self.doubts.doubted(&self.outlets.doubts) => {}
             _ = self.looks.tick(), if self.acks.is_waiting() => self.look(),
             _ = self.later_looks.tick() => self.look(),

@@ -36,7 +36,7 @@ mod wire;
 
 pub use debounce::Debounce;
 pub use feed::{ANSWERED_WITHIN, Delivery, Feed};
-pub use forward::{Committed, ForwardError, Forwarder};
+pub use forward::{Committed, ForwardError, Forwarder, Lost};
 pub use identity::ClusterIdentity;
 pub use log::{Differences, Prepared, Retention, TableHashes, TablePart};
 pub use origin::{ClusterOrigin, Origin};

@@ -13,13 +13,14 @@ use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
 use portolan_proto::v1::tables_server::{Tables, TablesServer};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Server, Uri};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::support::{Agent, patiently, record, services};
+use super::super::{Endpoints, SubscribeConfig};
+use super::support::{Agent, config, patiently, record, services};
 
 type Frames = mpsc::Sender<Result<v1::Frame, Status>>;
 
@@ -337,6 +338,28 @@ async fn a_silent_controller_is_left_for_another() {
         held = silent.accept() => (held, other.accept().await),
         held = other.accept() => (held, silent.accept().await),
     };
+    stream.commit(1, true, &[]).await;
+    agent.table(|table| table.revision == 1).await;
+    drop(held);
+}
+
+/// The other one was not there yet when the agent connected.
+#[tokio::test]
+async fn a_silent_controller_is_left_for_another_that_was_listed_later() {
+    let mut silent = Controller::start().await;
+    let mut other = Controller::start().await;
+    let list = |controller: &Controller| -> Arc<Vec<Uri>> {
+        let uri = format!("http://{}", controller.address).parse();
+        Arc::new(vec![uri.unwrap()])
+    };
+    let (lists, followed) = watch::channel(list(&silent));
+    let mut agent = Agent::start_as(SubscribeConfig {
+        endpoints: Endpoints::Followed(followed),
+        ..config()
+    });
+    let held = silent.accept().await;
+    lists.send_replace(list(&other));
+    let stream = other.accept().await;
     stream.commit(1, true, &[]).await;
     agent.table(|table| table.revision == 1).await;
     drop(held);

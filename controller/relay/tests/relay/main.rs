@@ -14,7 +14,7 @@ use portolan_subscription::GuardConfig;
 use portolan_tablelog::{Origin, Update};
 use tokio::time::Instant;
 
-use support::{Agent, Relay, Root, any_port, delete, node, own, patiently, put, until};
+use support::{Agent, Relay, Root, any_port, delete, directed, node, own, patiently, put, until};
 
 fn some() -> [portolan_select::TableDelta; 3] {
     [
@@ -290,6 +290,37 @@ async fn deletions_are_held_until_an_operator_confirms_and_additions_are_not() {
         relay.stats.stream.hash_mismatches.load(Ordering::Relaxed),
         0
     );
+}
+
+#[tokio::test]
+async fn hosts_of_a_relay_keep_their_directors_until_an_operator_confirms_the_loss() {
+    let root = Root::start(any_port(), &[put(&["x"], 1), directed("a")]);
+    let address = root.server.address;
+    let relay = Relay::start(any_port(), &[address]);
+    let mut agent = Agent::start("a", &[relay.server.address]);
+    let before = root.table("a");
+    agent.has(&before).await;
+    root.stop().await;
+    // A controller of an earlier version has no Directors.
+    let mut root = Root::start(address, &[put(&["x"], 1)]);
+    let held = || {
+        let guard = &relay.stats.stream.guard;
+        guard.deletions_held.load(Ordering::Relaxed)
+    };
+    until("the Director is held", || held() == 1).await;
+    root.publisher.publish(&put(&["new"], 1));
+    let mut expected = root.table("a");
+    expected.node = before.node;
+    agent.has(&expected).await;
+    let registry = root.server.registry.clone();
+    until("the controller knows", || {
+        let status = registry.snapshot().pop();
+        status.is_some_and(|status| status.held.is_some())
+    })
+    .await;
+    registry.confirm(&node("relay/r")).unwrap();
+    agent.has(&root.table("a")).await;
+    assert_eq!(held(), 0);
 }
 
 #[tokio::test]

@@ -306,6 +306,21 @@ pub(crate) fn delete(service: &str) -> TableDelta {
     }
 }
 
+/// Gives a node a Director.
+pub(crate) fn directed(name: &str) -> TableDelta {
+    let director = format!(
+        r#"{{"apiVersion":"portolan.dev/v1alpha1","kind":"Director","metadata":{{"name":"{name}"}},"spec":{{}}}}"#
+    );
+    let info = NodeInfo {
+        director: Some(director.into()),
+        ..NodeInfo::default()
+    };
+    TableDelta {
+        nodes: BTreeMap::from([(node(name), info)]),
+        ..TableDelta::default()
+    }
+}
+
 /// Gives a node lists for a service, and a zone; or takes both.
 pub(crate) fn own(name: &str, service: &str, zone: Option<&str>) -> TableDelta {
     let lists = zone.map(|_| {

@@ -79,11 +79,11 @@ impl AgentEntry {
         }
     }
 
-    /// Takes over the state that outlives a stream: the number of sessions, the programmed table
-    /// and the budget of streams.
-    pub(super) fn inherit(&mut self, old: &mut Self) {
+    /// Takes over the state that outlives a stream: the number of sessions and the budget of streams.
+    /// The programmed table is not: an agent that runs on states it again after its first Commit, and
+    /// one that has restarted may program nothing.
+    pub(super) fn inherit(&mut self, old: &Self) {
         self.sessions += old.sessions;
-        self.programmed = old.programmed.take();
         self.budget = old.budget;
     }
 

@@ -274,8 +274,8 @@ impl Nodes {
                 None
             }
             Place::Occupied(mut place) => {
-                let mut old = place.insert(entry);
-                place.get_mut().inherit(&mut old);
+                let old = place.insert(entry);
+                place.get_mut().inherit(&old);
                 Some(old)
             }
         }

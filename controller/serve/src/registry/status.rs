@@ -32,7 +32,7 @@ pub struct NodeStatus {
     pub sent: Option<u64>,
     /// The last revision that the agent has staged on the last stream.
     pub received: Option<u64>,
-    /// The last revision that the agent has programmed.
+    /// The last revision that the agent has stated as programmed on the last stream.
     pub programmed: Option<u64>,
     /// Time from the arrival of that Commit until it was programmed, in microseconds.
     pub programmed_duration_us: Option<u64>,

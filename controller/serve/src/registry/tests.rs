@@ -100,7 +100,7 @@ fn acknowledgements_of_revisions_that_were_not_sent_are_refused() {
 }
 
 #[test]
-fn a_newer_stream_ends_the_older_and_keeps_what_the_kernel_has() {
+fn a_newer_stream_ends_the_older_and_states_anew_what_the_kernel_has() {
     let registry = Arc::new(Registry::default());
     let old = connect(&registry, "a");
     old.sent(5);
@@ -111,9 +111,15 @@ fn a_newer_stream_ends_the_older_and_keeps_what_the_kernel_has() {
     drop(old);
     let status = registry.snapshot().remove(0);
     assert!(status.connected);
-    assert_eq!((status.sent, status.programmed), (None, Some(5)));
+    assert_eq!((status.sent, status.programmed), (None, None));
     assert_eq!(status.sessions, 2);
     assert_eq!(registry.counters().replaced, 1);
+    // A restarted agent may program nothing.
+    assert_eq!(registry.all_programmed("", 5), None);
+    new.sent(6);
+    assert!(new.programmed(programmed(5)));
+    assert!(registry.all_programmed("", 5).is_some());
+    assert_eq!(registry.snapshot()[0].programmed, Some(5));
 }
 
 #[test]

@@ -29,6 +29,15 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
+    /// The inbound half of a stream on which nothing arrives.
+    #[cfg(test)]
+    pub(super) fn silent() -> Self {
+        Self {
+            task: tokio::spawn(pending()),
+            peer: None,
+        }
+    }
+
     /// Sets whether the connection holds its output back, because more follows soon.
     pub(super) fn hold(&self, held: bool) {
         if let Some(peer) = &self.peer {

@@ -393,7 +393,15 @@ impl Outbound {
         self.deliver(delivery)
     }
 
+    /// Begins to send a transition. Returns `false` if the cluster is served no longer.
     fn deliver(&mut self, delivery: Delivery) -> bool {
+        // The cluster may have left since `advance` looked. Then all its objects are deleted, and the
+        // transition may have been made after that.
+        if self.context.tables.state(&self.feed) != State::Synced {
+            self.began = None;
+            self.turn.end();
+            return false;
+        }
         self.position = Position::At(delivery.revision);
         self.sending = Some(delivery);
         true
@@ -420,3 +428,6 @@ fn goaway(context: &Context) -> Frame {
     let spread_ms = u32::try_from(spread).unwrap_or(u32::MAX);
     Frame::Goaway(v1::Goaway { spread_ms })
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,10 @@
 //! not understand. A transition is checked against the hashes of its Commit before it is published.
 
 mod item;
+mod lost;
 mod staged;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,6 +21,7 @@ use portolan_proto::v1;
 
 use crate::log::{Cluster, NodeItem, TableHashes};
 use crate::{ClusterOrigin, Origin, Prepared, Publisher, TableReader, Update};
+pub use lost::Lost;
 use staged::{Place, Staged};
 
 /// The most trigger times of a pending transition: no Commit has more.
@@ -89,8 +91,8 @@ pub struct Forwarder {
     arriving: Staged,
     /// The changes from the published tables to the last Commit.
     pending: Option<Pending>,
-    /// Records that stay published although the last Commit lacks them.
-    withheld: BTreeSet<RecordKey>,
+    /// Records and Directors that stay published although the last Commit lacks them.
+    withheld: Lost,
     /// The controller's epoch and revision of the published tables; `None` if the next stream must
     /// begin with a snapshot.
     position: Option<(u64, u64)>,
@@ -109,7 +111,7 @@ struct Pending {
     foreign: BTreeMap<Place, ContentHash>,
     source_versions: Vec<u64>,
     trigger_times_ms: Vec<u64>,
-    /// Whether everything but the withheld records is published.
+    /// Whether everything but what is withheld is published.
     is_published: bool,
 }
 
@@ -123,7 +125,7 @@ impl Forwarder {
             tables,
             arriving: Staged::default(),
             pending: None,
-            withheld: BTreeSet::new(),
+            withheld: Lost::default(),
             position: None,
             source_versions: Vec::new(),
             foreign: BTreeMap::new(),
@@ -268,21 +270,23 @@ impl Forwarder {
         TableHashes { records, own }
     }
 
-    /// The published records that the last Commit lacks or leaves without endpoints, and the size
-    /// of that loss: all such records, or only those that are withheld already. Records with an
-    /// address that another record takes over are not lost.
+    /// The published records that the last Commit lacks or leaves without endpoints, the nodes
+    /// whose Director it lacks, and the size of that loss: all of them, or only those that are
+    /// withheld already. Records with an address that another record takes over are not lost. Each
+    /// lost Director counts as one record, as it does for an agent.
     #[must_use]
-    pub fn lost(&self, only_withheld: bool) -> (BTreeSet<RecordKey>, Loss) {
+    pub fn lost(&self, only_withheld: bool) -> (Lost, Loss) {
         let log = self.tables.read();
-        let there = log.of(&self.cluster).records();
+        let cluster = log.of(&self.cluster);
+        let there = cluster.records();
         let mut loss = Loss::default();
         for (_, item) in there.iter() {
             loss.of.add(&item.value);
         }
         let Some(pending) = &self.pending else {
-            return (BTreeSet::new(), loss);
+            return (Lost::default(), loss);
         };
-        let is_asked = |key: &RecordKey| !only_withheld || self.withheld.contains(key);
+        let is_asked = |key: &RecordKey| !only_withheld || self.withheld.records.contains(key);
         let mut lost: BTreeMap<&RecordKey, &Record> = BTreeMap::new();
         let mut others = Vec::new();
         for (key, new) in &pending.staged.records {
@@ -306,12 +310,22 @@ impl Forwarder {
         for record in lost.values() {
             loss.lost.add(record);
         }
-        (lost.into_keys().cloned().collect(), loss)
+        let mut directors = pending.staged.lost_directors(cluster);
+        if only_withheld {
+            directors.retain(|name| self.withheld.directors.contains(name));
+        }
+        loss.lost.records += directors.len();
+        loss.of.records += directors.len();
+        let lost = Lost {
+            records: lost.into_keys().cloned().collect(),
+            directors,
+        };
+        (lost, loss)
     }
 
-    /// Keeps these records published as they are, in place of the ones withheld before.
-    pub fn withhold(&mut self, records: BTreeSet<RecordKey>) {
-        self.withheld = records;
+    /// Keeps these records and Directors published as they are, in place of those withheld before.
+    pub fn withhold(&mut self, lost: Lost) {
+        self.withheld = lost;
     }
 
     /// Number of the start of this writer, as streams of its own agents state it.
@@ -320,7 +334,7 @@ impl Forwarder {
         self.tables.epoch()
     }
 
-    /// Publishes the pending transition, first seen at `observed`, without the withheld records.
+    /// Publishes the pending transition, first seen at `observed`, without what is withheld.
     /// The first call begins serving. Returns the head of this relay and the controller's Commit;
     /// `None` if there is nothing to publish.
     pub fn publish(&mut self, observed: Instant) -> Option<(u64, Committed)> {
@@ -349,7 +363,7 @@ impl Forwarder {
         let update = Update::new(prepared).from_origin(origin);
         self.publisher.publish(update);
         self.publisher.set_synced(&self.cluster);
-        // With withheld records, the next stream must begin with a snapshot.
+        // While something is withheld, the next stream must begin with a snapshot.
         let position = (committed.epoch, committed.revision);
         self.position = rest.is_none().then_some(position);
         self.source_versions.clone_from(&pending.source_versions);

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeOverlay, Record, RecordKey};
+use portolan_model::{ContentHash, NodeInfo, NodeOverlay, Record, RecordKey};
 use portolan_proto::encoded::{EncodedOwn, EncodedRecords};
 use prost::bytes::Bytes;
 
-use super::ForwardError;
 use super::item::{Key, Value, key, lists, node_item, record};
+use super::{ForwardError, Lost};
 use crate::log::{Cluster, Item, NodeItem};
 
 /// The place of an item with a foreign key: the name of its node, empty for a shared record, and
@@ -173,12 +173,26 @@ impl Staged {
         after
     }
 
-    /// Removes and returns the changes of some records, including those of the nodes' own lists.
-    /// [`name_what_goes`](Self::name_what_goes) must have been called. `None` if none of the
-    /// records changes.
-    pub(super) fn split_off(&mut self, keys: &BTreeSet<RecordKey>) -> Option<Self> {
+    /// The nodes whose Director `there` has and these changes lack.
+    pub(super) fn lost_directors(&self, there: &Cluster) -> BTreeSet<Arc<str>> {
+        let is_lost = |(name, node): &(&Arc<str>, &StagedNode)| {
+            // Facts that this version cannot read stand as none here. The agents judge them.
+            let readable = |new: &&NodeItem| new.is_default() || new.info != NodeInfo::default();
+            let new = node.info.as_ref().filter(readable);
+            new.is_some_and(|new| new.info.director.is_none())
+                && there.own_parts(name).1.info.director.is_some()
+        };
+        let lost = self.nodes.iter().filter(is_lost);
+        lost.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Removes and returns the changes of some records, including those of the nodes' own lists, and
+    /// the changed facts of nodes that lose their Director.
+    /// [`name_what_goes`](Self::name_what_goes) must have been called. `None` if none of these
+    /// changes.
+    pub(super) fn split_off(&mut self, lost: &Lost) -> Option<Self> {
         let mut rest = Self::default();
-        for key in keys {
+        for key in &lost.records {
             rest.records.extend(self.records.remove_entry(key));
             for (name, node) in &mut self.nodes {
                 if let Some(list) = node.lists.remove_entry(key) {
@@ -187,7 +201,13 @@ impl Staged {
                 }
             }
         }
-        (!rest.records.is_empty()).then_some(rest)
+        for name in &lost.directors {
+            let staged = self.nodes.get_mut(name);
+            if let Some(info) = staged.and_then(|node| node.info.take()) {
+                rest.nodes.entry(Arc::clone(name)).or_default().info = Some(info);
+            }
+        }
+        (!rest.records.is_empty() || !rest.nodes.is_empty()).then_some(rest)
     }
 
     /// Returns `true` if absent nodes and records are deleted.

@@ -13,6 +13,8 @@ use crate::reader::{First, Have, Next};
 use crate::testing::{Oracle, TestChange, change, delta, node};
 use crate::{Retention, Scope};
 
+mod directors;
+
 const SMALL: Retention = Retention {
     record_tombstones: 2,
     list_tombstones: 1,
@@ -340,7 +342,7 @@ fn lost_records_are_known_before_they_are_published() {
     let (_publisher, empty) = root(&[TestChange::Record(0, 1, Some(2))]);
     relay.connect(&empty);
     let (lost, loss) = relay.forwarder.lost(false);
-    assert_eq!((lost.len(), loss.of.records), (1, 2));
+    assert_eq!((lost.records.len(), loss.of.records), (1, 2));
     assert_eq!(loss.lost.records, 1);
     assert!(relay.forwarder.lost(true).0.is_empty());
     // The next stream does not begin at the pending transition.
