@@ -17,8 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use portolan_catalog::{Kind, ObjectChange};
-use portolan_model::ByRecord;
+use portolan_catalog::Kind;
 use portolan_runtime::BlockReady;
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
 use portolan_serve::{Registry as Sessions, ServedClusters};
@@ -234,6 +233,10 @@ impl Writer {
             }
             Input::Joined(cluster) => {
                 if self.clusters.get(&cluster).is_some() {
+                    // The new source may have no files, and tells its own problems otherwise.
+                    if self.known.file_problems.remove(&cluster).is_some() {
+                        self.report_files();
+                    }
                     self.known.restarted.insert(cluster, Resent::default());
                 } else {
                     self.clusters.insert(cluster);
@@ -373,10 +376,6 @@ impl Writer {
         let nothing = Resent::default();
         let retained = nothing.retained(cluster);
         retained.for_each(|change| pipeline.apply(change));
-        pipeline.apply(ObjectChange::LoadBalancers {
-            cluster: Arc::clone(cluster),
-            records: ByRecord::new(),
-        });
         pipeline.forget_versions(cluster);
     }
 
@@ -481,3 +480,6 @@ impl Writer {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

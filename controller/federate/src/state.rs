@@ -124,7 +124,7 @@ pub struct Status {
     pub reach_step: u8,
     /// The part of the step that the drain allows.
     pub drain_step: u8,
-    /// Whether the operator drains it: at step 0 its endpoints count neither as ready nor as missing.
+    /// Whether the operator drains it. While `drain_step` is 0 its endpoints count neither as ready nor as missing.
     pub drained: bool,
     /// The last event, bookmark or probe.
     pub last_contact: Option<Moment>,

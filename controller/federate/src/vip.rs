@@ -187,6 +187,10 @@ impl Vips {
                 self.freed.entry(*ip).or_insert((holder.clone(), now));
             }
         }
+        // A clock that was ahead noted times after `now`.
+        for (_, since) in self.freed.values_mut() {
+            *since = now.min(*since);
+        }
         let ranges = &self.ranges;
         self.freed.retain(|ip, (_, since)| {
             let range = ranges.get(&Family::of(*ip));

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::ObjectName;
+use crate::{ObjectName, Overlap};
 
 /// The reason of a condition `Accepted=False`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +33,8 @@ pub enum Reason {
     ImmutableId,
     /// Another object has the same id or name.
     DuplicateId,
+    /// As many objects are in force as there may be.
+    QuotaExceeded,
     /// The Secret with the kubeconfig is not there.
     SecretNotFound,
     /// The kubeconfig asks for something that is not allowed.
@@ -58,6 +60,7 @@ impl Reason {
             Self::InvalidTokens => "InvalidTokens",
             Self::ImmutableId => "ImmutableID",
             Self::DuplicateId => "DuplicateID",
+            Self::QuotaExceeded => "QuotaExceeded",
             Self::SecretNotFound => "SecretNotFound",
             Self::KubeconfigForbidden => "KubeconfigForbidden",
             Self::UnknownCluster => "UnknownCluster",
@@ -165,6 +168,12 @@ pub enum PolicyError {
     },
     #[error("the kubeconfig has {0}: expected data within it")]
     KubeconfigForbidden(String),
+    #[error("{0}, which is in force")]
+    Overlap(Overlap),
+    #[error(
+        "{0} other Clusters are in force, and spec.quota.clusters of the ClusterSet allows no more"
+    )]
+    TooManyClusters(usize),
     #[error("{0} other ImportPolicies name nodes, and no more can")]
     TooManyNodeSelectors(usize),
     #[error("no Cluster {0:?}: the rest of the object is in force")]
@@ -194,7 +203,8 @@ impl PolicyError {
             | Self::FamilyTwice { .. }
             | Self::NoPodNetwork
             | Self::NoGateway
-            | Self::NoNodeNetwork => Reason::InvalidNetwork,
+            | Self::NoNodeNetwork
+            | Self::Overlap(_) => Reason::InvalidNetwork,
             Self::PortRange(_) => Reason::InvalidPortRange,
             Self::Duration(_) | Self::DurationRange { .. } => Reason::InvalidDuration,
             Self::AccessNotOne { .. } => Reason::AccessNotOne,
@@ -206,6 +216,7 @@ impl PolicyError {
             Self::DuplicateId { .. } | Self::DefinedTwice(_) | Self::SecondClusterSet(_) => {
                 Reason::DuplicateId
             }
+            Self::TooManyClusters(_) => Reason::QuotaExceeded,
             Self::SecretNotFound { .. } => Reason::SecretNotFound,
             Self::KubeconfigForbidden(_) => Reason::KubeconfigForbidden,
             Self::UnknownCluster(_) => Reason::UnknownCluster,

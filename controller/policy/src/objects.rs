@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::object::{Member, Meta, Tier};
+use crate::overlap::between;
 use crate::selector::{Patterns, Selector};
 use crate::{
     Cluster, ClusterSet, ExportPolicy, Fault, ImportPolicy, Kind, ObjectName, PolicyError,
@@ -115,22 +116,27 @@ impl Objects {
         Self::together_after(objects, &Self::default())
     }
 
-    /// As [`Self::together`]. ImportPolicies that name nodes already in `last` come before others that do, so that no
-    /// new one takes the place of one in force.
+    /// As [`Self::together`]. ClusterSets and Clusters of `last` come before others, and so do ImportPolicies that name
+    /// nodes already there: no new one takes the place of one in force.
     fn together_after(objects: Vec<Object>, last: &Self) -> (Self, Vec<ObjectFault>) {
         let mut all = Self::default();
         let mut faults = Vec::new();
         let mut by_age = objects;
-        let names_nodes_anew = |object: &Object| match object {
+        let is_new = |object: &Object| match object {
+            Object::ClusterSet(set) => {
+                let before = last.set.as_ref();
+                before.is_none_or(|before| before.meta.name != set.meta.name)
+            }
+            Object::Cluster(cluster) => !last.clusters.contains_key(&cluster.meta.name),
             Object::ImportPolicy(policy) => {
                 let before = last.imports.get(&policy.meta.name);
                 policy.narrows() && !before.is_some_and(ImportPolicy::narrows)
             }
-            _ => false,
+            Object::ExportPolicy(_) | Object::TrafficPolicy(_) => false,
         };
         by_age.sort_by(|one, other| {
-            let is_new = names_nodes_anew(one).cmp(&names_nodes_anew(other));
-            is_new.then_with(|| one.meta().by_age().cmp(&other.meta().by_age()))
+            let order = is_new(one).cmp(&is_new(other));
+            order.then_with(|| one.meta().by_age().cmp(&other.meta().by_age()))
         });
         for object in by_age {
             let name = object.name();
@@ -145,7 +151,8 @@ impl Objects {
     }
 
     /// These objects, and of those that were refused the last version that was in force. A Cluster
-    /// whose id has changed stays as it was.
+    /// whose id has changed stays as it was. A new one that would take something from one in force is
+    /// left out.
     #[must_use]
     pub fn or_last_good(self, refused: &[ObjectName], last: &Self) -> (Self, Vec<ObjectFault>) {
         let mut faults = Vec::new();
@@ -166,9 +173,50 @@ impl Objects {
         let kept = refused.into_iter().filter_map(|name| last.get(name));
         let present: Vec<ObjectName> = objects.iter().map(Object::name).collect();
         objects.extend(kept.filter(|object| !present.contains(&object.name())));
-        let (all, further) = Self::together_after(objects, last);
+        let (mut all, further) = Self::together_after(objects, last);
         faults.extend(further);
+        faults.extend(all.leave_out(last));
         (all, faults)
+    }
+
+    /// Removes new Clusters that would cost one of `last` its exports or its membership: those whose networks overlap
+    /// its own, and those beyond the set's bound. Returns their faults. Without Clusters in `last`, as at a start, none
+    /// has anything to lose.
+    fn leave_out(&mut self, last: &Self) -> Vec<ObjectFault> {
+        if last.clusters.is_empty() {
+            return Vec::new();
+        }
+        let is_known = |cluster: &&Cluster| last.clusters.contains_key(&cluster.meta.name);
+        let (known, mut new): (Vec<&Cluster>, Vec<&Cluster>) =
+            self.clusters.values().partition(is_known);
+        new.sort_by_key(|cluster| cluster.meta.by_age());
+        let (most, mut count) = (self.most_clusters(), known.len());
+        let mut faults = Vec::new();
+        for cluster in new {
+            let overlap = known.iter().find_map(|other| between(cluster, other));
+            let fault = match overlap {
+                Some(overlap) => Fault {
+                    field: overlap.field().to_owned(),
+                    error: PolicyError::Overlap(overlap),
+                },
+                None if count >= most => Fault {
+                    field: String::from("metadata.name"),
+                    error: PolicyError::TooManyClusters(count),
+                },
+                None => {
+                    count += 1;
+                    continue;
+                }
+            };
+            faults.push(ObjectFault {
+                object: ObjectName::new(Kind::Cluster, &cluster.meta.name),
+                fault,
+            });
+        }
+        for fault in &faults {
+            self.clusters.remove(&fault.object.name);
+        }
+        faults
     }
 
     fn into_objects(self) -> Vec<Object> {
@@ -236,15 +284,20 @@ impl Objects {
     /// ClusterSet its defaults hold.
     #[must_use]
     pub fn members(&self) -> BTreeMap<&str, &Cluster> {
-        let quota = self.set.as_ref().map(|set| set.quota);
-        let most = quota.unwrap_or_default().clusters;
         let mut by_age: Vec<&Cluster> = self.clusters.values().collect();
         by_age.sort_by_key(|cluster| cluster.meta.by_age());
-        by_age.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        by_age.truncate(self.most_clusters());
         let members = by_age.into_iter();
         members
             .map(|cluster| (cluster.meta.name.as_str(), cluster))
             .collect()
+    }
+
+    /// The most members.
+    fn most_clusters(&self) -> usize {
+        let quota = self.set.as_ref().map(|set| set.quota);
+        let most = quota.unwrap_or_default().clusters;
+        usize::try_from(most).unwrap_or(usize::MAX)
     }
 
     /// Returns `true` if some Service is exported without a ServiceExport.

@@ -54,6 +54,15 @@ impl Overlap {
             Self::Vips { .. } => "VIPRangeOverlap",
         }
     }
+
+    /// The path of the field with the network.
+    pub(crate) fn field(&self) -> &'static str {
+        match self {
+            Self::Pods { .. } => "spec.network.podCIDRs",
+            Self::Nodes { .. } => "spec.network.nodeCIDRs",
+            Self::Vips { .. } => "spec.network.clusterSetIPs",
+        }
+    }
 }
 
 /// Returns the overlaps of the networks of all clusters, by the name of the Cluster that is to blame: of two that
@@ -74,6 +83,13 @@ pub fn overlaps(clusters: &BTreeMap<String, Cluster>) -> BTreeMap<String, Vec<Ov
         }
     }
     found
+}
+
+/// Returns the first overlap of the networks of a cluster with those of an older one, as [`overlaps`] finds it.
+pub(crate) fn between(cluster: &Cluster, older: &Cluster) -> Option<Overlap> {
+    let mut found = pods(cluster, older);
+    found.extend(nodes(cluster, older));
+    found.into_iter().next()
 }
 
 /// Ports of gateways that an API server gives Services as node ports by default.

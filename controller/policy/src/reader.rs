@@ -74,14 +74,20 @@ impl Reading {
     /// The objects that are in force from now on, after `last`: the good ones, and in place of bad
     /// ones their last good versions. If there is a bad one that was not in force before, or a text
     /// that could not even be told to be an object, all that is missing stays: it may be what was
-    /// meant. Faults come from objects that cannot take the place of their earlier version.
+    /// meant. Faults come from objects that cannot take the place of their earlier version, and from
+    /// new ones that would take something from those in force.
     #[must_use]
     pub fn in_force(self, last: &Objects) -> (Objects, Vec<ObjectFault>) {
         let mut kept = self.refused();
         let is_new = |name: &ObjectName| last.get(name).is_none();
-        if self.is_incomplete() || kept.iter().any(is_new) {
-            kept.extend(last.names());
+        if !self.is_incomplete() && !kept.iter().any(is_new) {
+            let (objects, faults) = self.objects.clone().or_last_good(&kept, last);
+            // A new one that is left out is a bad one as well.
+            if !faults.iter().any(|found| is_new(&found.object)) {
+                return (objects, faults);
+            }
         }
+        kept.extend(last.names());
         self.objects.or_last_good(&kept, last)
     }
 

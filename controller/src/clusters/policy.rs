@@ -122,7 +122,8 @@ impl PolicyFiles {
         let (refused, is_incomplete) = (reading.refused(), reading.is_incomplete());
         let (objects, faults) = reading.in_force(&self.objects);
         // A process that begins has no last good versions.
-        let mut refused = refused.iter();
+        let left_out = faults.iter().map(|found| &found.object);
+        let mut refused = refused.iter().chain(left_out);
         self.is_whole = !is_incomplete && refused.all(|name| objects.get(name).is_some());
         problems.extend(
             faults
@@ -238,6 +239,29 @@ mod tests {
             assert_eq!(names(&files), ["eu-1", "us-1"]);
             assert!(files.problems()[0].contains("podCIDRs"));
         }
+    }
+
+    #[test]
+    fn a_new_cluster_that_is_left_out_leaves_the_policy_incomplete() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.yaml");
+        let prod = cluster("prod", "10.1.0.0/16");
+        fs::write(&path, &prod).unwrap();
+        let mut files = PolicyFiles::new(vec![path.clone()]);
+        assert!(files.refresh() && files.is_complete());
+
+        let both = |pods: &str| [cluster("dev", pods), prod.clone()].concat();
+        fs::write(&path, both("10.1.0.0/16")).unwrap();
+        assert!(files.refresh() && !files.is_complete());
+        assert_eq!(names(&files), ["prod"]);
+        let problem = &files.problems()[0];
+        assert!(
+            problem.starts_with("Cluster dev: spec.network.podCIDRs"),
+            "{problem}"
+        );
+        fs::write(&path, both("10.2.0.0/16")).unwrap();
+        assert!(files.refresh() && files.is_complete());
+        assert_eq!(names(&files), ["dev", "prod"]);
     }
 
     #[test]

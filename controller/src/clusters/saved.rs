@@ -77,7 +77,21 @@ fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(T::default()),
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
-    serde_saphyr::from_str(&text).with_context(|| path.display().to_string())
+    let read = serde_saphyr::from_str_with_options(&text, yaml_options());
+    read.with_context(|| path.display().to_string())
+}
+
+/// YAML without limits on size. This program writes the files itself, so their size is no attack, and it must read
+/// whatever it has written.
+fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            max_total_scalar_bytes: usize::MAX,
+            max_total_comment_bytes: usize::MAX,
+        },
+    }
 }
 
 /// The state of a cluster.

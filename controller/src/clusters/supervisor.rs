@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use portolan_auth::Issuers;
+use portolan_federate::state::LONGEST_TICK;
 use portolan_policy::{Access, Cluster, Objects};
 use portolan_source::deletions::GuardConfig;
 use portolan_source::{HeldDeletions, Sink, file};
@@ -417,6 +418,10 @@ impl Supervisor {
                 self.guard.1.forget(&cluster);
             }
         }
+        if !matches!(way, Way::Edge) {
+            // After the end of the source, whose streams have plans made.
+            self.members.leave_plans(&cluster);
+        }
         let (task, ended) = match &way {
             Way::Files(paths) => self.start_files(&cluster, paths.subscribe(), sink, token.clone()),
             Way::Member(member) => self.start_member(&cluster, member, sink, &token),
@@ -442,10 +447,12 @@ impl Supervisor {
         sink: Sink,
         token: CancellationToken,
     ) -> (Id, CancellationToken) {
+        // Each reading is a contact: a longer silence is that of a cluster out of contact.
+        let interval = self.interval.min(LONGEST_TICK);
         let options = file::Options {
             guard: Some(self.guard.clone()),
             shares: Some(self.automatic.subscribe()),
-            ..file::Options::new(self.interval)
+            ..file::Options::new(interval)
         };
         let contact = SourceContact::Files(Arc::clone(&options.contact));
         self.lock().insert(Arc::clone(cluster), contact);

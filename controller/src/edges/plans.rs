@@ -36,6 +36,13 @@ impl EdgePlans {
         self.lock().seats.keys().cloned().collect()
     }
 
+    /// Returns `true` if the plans of a cluster have been taken in since its edge has asked.
+    pub(crate) fn has_begun(&self, cluster: &str) -> bool {
+        let seats = &self.lock().seats;
+        let seat = seats.get(cluster);
+        seat.is_some_and(|seat| seat.outbox.is_complete())
+    }
+
     /// Takes in plans that differ; the first ones of a cluster are all that there are.
     pub(crate) fn apply(&self, cluster: &str, changes: &PlanChanges) {
         let Seats { seats, parts } = &mut *self.lock();
@@ -51,6 +58,12 @@ impl EdgePlans {
     /// Forgets a cluster. Its streams are sent nothing more.
     pub(crate) fn leave(&self, cluster: &str) {
         self.lock().seats.remove(cluster);
+    }
+
+    /// Has an edge of a cluster ask for plans.
+    #[cfg(test)]
+    pub(crate) fn ask(&self, cluster: &Arc<str>) {
+        drop(self.join(cluster, Vec::new()));
     }
 
     /// The plans for one stream, whose edge has buckets of these hashes. From now on the cluster's are made.

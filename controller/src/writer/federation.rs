@@ -168,7 +168,27 @@ impl Federated {
                 .or_default()
                 .set_ranges(ranges);
         }
+        if is_complete {
+            self.forget_gone(pipeline);
+        }
         pipeline.set_policies(self.objects.clone());
+    }
+
+    /// Forgets what was kept for clusters that were gone when this process began. One that leaves while it runs keeps
+    /// its addresses until the end of the process: it may return.
+    fn forget_gone(&self, pipeline: &mut Pipeline) {
+        let imports = pipeline.kept().keys();
+        let imports = imports.filter(|import| !self.vips.contains_key(&import.cluster));
+        let imports: Vec<ObjectKey> = imports.cloned().collect();
+        for import in &imports {
+            pipeline.forget_import(import);
+        }
+        let exporters = pipeline.gateway_ports().keys();
+        let exporters = exporters.filter(|cluster| !self.ports.contains_key(*cluster));
+        let exporters: Vec<Arc<str>> = exporters.cloned().collect();
+        for cluster in &exporters {
+            pipeline.set_gateway_ports(cluster, GatewayPorts::new());
+        }
     }
 
     /// Gives the clusters their settings.
@@ -269,14 +289,7 @@ impl Federated {
         });
         let statuses: BTreeMap<_, _> = statuses.collect();
         let members = statuses.iter().filter(|(name, _)| synced.contains(*name));
-        let members = members.map(|(name, status)| {
-            let state = ClusterState {
-                step: status.step,
-                drained: status.drained,
-                lost: status.phase == Phase::Lost,
-            };
-            (Arc::clone(name), state)
-        });
+        let members = members.map(|(name, status)| (Arc::clone(name), state(status)));
         pipeline.set_states(members.collect());
         // First, since what is given up is noted at once.
         pipeline.await_absent(self.absent());
@@ -401,6 +414,16 @@ impl Federated {
             self.saver.gateways(ports);
         }
         self.count_gateways(pipeline);
+    }
+}
+
+/// The state of a member, as far as shares are concerned. It is drained as long as its drain leaves it nothing: also
+/// after the drain until the first step, and never by a drain to a part of its share.
+fn state(status: &Status) -> ClusterState {
+    ClusterState {
+        step: status.step,
+        drained: status.drain_step == 0,
+        lost: status.phase == Phase::Lost,
     }
 }
 

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_catalog::{Kind, ObjectChange, ObjectKey};
+use portolan_model::ByRecord;
 
-/// The kinds of objects that the catalog has of a cluster.
+/// The kinds of objects that the catalog has of a cluster, beside load balancers.
 const KINDS: [Kind; 8] = [
     Kind::Service,
     Kind::EndpointSlice,
@@ -21,7 +22,11 @@ const KINDS: [Kind; 8] = [
 
 /// The objects that a source has sent.
 #[derive(Debug, Default)]
-pub(super) struct Resent(BTreeMap<Kind, BTreeSet<ObjectKey>>);
+pub(super) struct Resent {
+    objects: BTreeMap<Kind, BTreeSet<ObjectKey>>,
+    /// Whether it has sent load balancers, which come all at once.
+    balancers: bool,
+}
 
 impl Resent {
     pub(super) fn note(&mut self, changes: &[ObjectChange]) {
@@ -31,30 +36,42 @@ impl Resent {
                 ObjectChange::Refused { object, .. } => object.clone(),
                 // With those that it does not send again, as their deletions or losses of endpoints are held.
                 ObjectChange::Retain { kind, keep, .. } => {
-                    let of_kind = self.0.entry(*kind).or_default();
+                    let of_kind = self.objects.entry(*kind).or_default();
                     of_kind.extend(keep.iter().cloned());
+                    continue;
+                }
+                ObjectChange::LoadBalancers { .. } => {
+                    self.balancers = true;
                     continue;
                 }
                 _ => continue,
             };
-            self.0.entry(object.kind).or_default().insert(object.key);
+            let of_kind = self.objects.entry(object.kind).or_default();
+            of_kind.insert(object.key);
         }
     }
 
     /// The changes that leave these objects of a cluster, and no others.
     pub(super) fn retained(self, cluster: &Arc<str>) -> impl Iterator<Item = ObjectChange> + use<> {
-        let (cluster, mut keep) = (Arc::clone(cluster), self.0);
-        KINDS.into_iter().map(move |kind| ObjectChange::Retain {
+        // A source of another kind than the one before may have none.
+        let balancers = (!self.balancers).then(|| ObjectChange::LoadBalancers {
+            cluster: Arc::clone(cluster),
+            records: ByRecord::new(),
+        });
+        let (cluster, mut keep) = (Arc::clone(cluster), self.objects);
+        let objects = KINDS.into_iter().map(move |kind| ObjectChange::Retain {
             kind,
             cluster: Arc::clone(&cluster),
             keep: keep.remove(&kind).unwrap_or_default(),
-        })
+        });
+        objects.chain(balancers)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use portolan_catalog::{Catalog, DirtySet, Object, Service, ServiceExport};
+    use portolan_model::{Protocol, Record, RecordKey};
 
     use super::*;
 
@@ -89,6 +106,42 @@ mod tests {
         retained.for_each(|change| catalog.apply(change, &mut dirty));
         assert!(catalog.service(&key("a")).is_some() && catalog.service(&key("b")).is_none());
         assert!(catalog.export(&key("a")).is_none() && catalog.export(&key("b")).is_some());
+    }
+
+    #[test]
+    fn load_balancers_that_a_source_does_not_send_again_are_gone() {
+        let key = RecordKey {
+            cluster: "eu-1".into(),
+            namespace: "shop".into(),
+            service: "web".into(),
+            port: "tcp-80".into(),
+            protocol: Protocol::Tcp,
+        };
+        let record = Arc::new(Record::new(key.clone()));
+        let balancers = ObjectChange::LoadBalancers {
+            cluster: "eu-1".into(),
+            records: [(key, record)].into_iter().collect(),
+        };
+        let service = ObjectChange::Put {
+            object: Object::Service(Service::new(ObjectKey {
+                cluster: "eu-1".into(),
+                namespace: "shop".into(),
+                name: "a".into(),
+            })),
+            problems: Vec::new(),
+        };
+        for is_sent in [false, true] {
+            let (mut catalog, mut dirty) = (Catalog::default(), DirtySet::default());
+            catalog.apply(balancers.clone(), &mut dirty);
+            let mut resent = Resent::default();
+            resent.note(std::slice::from_ref(&service));
+            if is_sent {
+                resent.note(std::slice::from_ref(&balancers));
+            }
+            let retained = resent.retained(&"eu-1".into());
+            retained.for_each(|change| catalog.apply(change, &mut dirty));
+            assert_eq!(!catalog.load_balancers().is_empty(), is_sent);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The centre's side: the plans of one cluster, and which of them each stream lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use portolan_federate::plans::PlanChanges;
@@ -16,7 +17,7 @@ use super::{MAX_BYTES, MAX_ENDPOINTS, MAX_PARTS, MAX_PLAN_BYTES, MAX_PLANS, Plan
 use crate::ledger::{BadHashes, Ledger, bucket_of};
 use crate::outbox::StreamId;
 
-/// A plan that is beyond a bound of the edge. The edge keeps its last version.
+/// A plan that is beyond a bound of the edge. The edge keeps its last version until it fits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{plan}: {why}")]
 pub struct PlanTooLarge {
@@ -26,10 +27,30 @@ pub struct PlanTooLarge {
     pub why: String,
 }
 
+/// A bound of an edge that a part of a plan would break.
+#[derive(Debug, Clone, Copy)]
+enum Excess {
+    /// That of one plan, with its bytes.
+    Plan(usize),
+    /// The most of something that all plans have.
+    All(usize, &'static str),
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan(size) => write!(f, "{size} bytes, and an edge takes {MAX_PLAN_BYTES}"),
+            Self::All(most, what) => write!(f, "an edge takes {most} {what}"),
+        }
+    }
+}
+
 /// The plans of one cluster.
 #[derive(Debug, Default)]
 pub struct PlanOutbox {
     ledger: Ledger<v1::PlanId>,
+    /// Parts that are beyond a bound. Each is put as soon as it fits.
+    refused: BTreeMap<Arc<v1::PlanId>, Part>,
     streams: BTreeMap<StreamId, Cursor>,
     next: u64,
     /// Whether the plans are all that there are. Nothing is sent before.
@@ -62,9 +83,9 @@ pub struct PlanTransition {
 
 impl PlanOutbox {
     /// Takes in plans that differ; the first ones are all that there are. `known` has the parts of the plans of all
-    /// clusters. Returns the plans that are beyond a bound.
+    /// clusters. Returns those of the plans that are beyond a bound. They are put by later changes that make room.
     pub fn apply(&mut self, changes: &PlanChanges, known: &mut PlanParts) -> Vec<PlanTooLarge> {
-        let mut refused = Vec::new();
+        let mut refused = BTreeMap::new();
         let mut put = |name: PlanName, parts: Option<Vec<Part>>| {
             self.replace(&name, parts.unwrap_or_default(), &mut refused);
         };
@@ -96,31 +117,45 @@ impl PlanOutbox {
             put(PlanName::Service(name.clone()), parts);
         }
         self.is_complete = true;
+        self.put_refused();
+        refused.retain(|id, _| self.refused.contains_key(id));
+        let refused = refused.into_iter();
         refused
+            .map(|(id, excess)| too_large(&id, excess.to_string()))
+            .collect()
     }
 
-    /// Puts the parts of a plan in place of those that it had.
-    fn replace(&mut self, name: &PlanName, parts: Vec<Part>, refused: &mut Vec<PlanTooLarge>) {
+    /// Puts the parts of a plan in place of those that it had. Notes those that are beyond a bound.
+    fn replace(
+        &mut self,
+        name: &PlanName,
+        parts: Vec<Part>,
+        refused: &mut BTreeMap<Arc<v1::PlanId>, Excess>,
+    ) {
+        let first = encode::id(name);
+        let last = v1::PlanId {
+            part: MAX_PARTS,
+            ..first.clone()
+        };
+        let outdated = self.refused.range::<v1::PlanId, _>(&first..=&last);
+        let outdated: Vec<_> = outdated.map(|(id, _)| Arc::clone(id)).collect();
+        for id in outdated {
+            self.refused.remove(&id);
+        }
         let mut number = 0;
         for part in parts {
             number += 1;
             match self.excess(&part) {
-                Some(why) => refused.push(too_large(&part.id, why)),
-                None => {
-                    let id = Arc::clone(&part.id);
-                    if self.ledger.put(part.id, part.entry) {
-                        self.changed(&id);
-                    }
+                Some(excess) => {
+                    refused.insert(Arc::clone(&part.id), excess);
+                    self.refused.insert(Arc::clone(&part.id), part);
                 }
+                None => self.put(part),
             }
         }
         let next = v1::PlanId {
             part: number,
-            ..encode::id(name)
-        };
-        let last = v1::PlanId {
-            part: MAX_PARTS,
-            ..next.clone()
+            ..first
         };
         // Not all numbers: a part that was refused is missing between others.
         for id in self.ledger.ids_between(&next, &last) {
@@ -129,11 +164,28 @@ impl PlanOutbox {
         }
     }
 
+    fn put(&mut self, part: Part) {
+        let id = Arc::clone(&part.id);
+        if self.ledger.put(part.id, part.entry) {
+            self.changed(&id);
+        }
+    }
+
+    /// Puts the refused parts that fit by now: others have gone since, or by the same changes.
+    fn put_refused(&mut self) {
+        for (id, part) in std::mem::take(&mut self.refused) {
+            match self.excess(&part) {
+                Some(_) => _ = self.refused.insert(id, part),
+                None => self.put(part),
+            }
+        }
+    }
+
     /// The bound of an edge that a plan would break, if it would: the edge ends the stream at such a commit.
-    fn excess(&self, Part { id, entry }: &Part) -> Option<String> {
+    fn excess(&self, Part { id, entry }: &Part) -> Option<Excess> {
         let size = entry.bytes.len();
         if size > MAX_PLAN_BYTES {
-            return Some(format!("{size} bytes, and an edge takes {MAX_PLAN_BYTES}"));
+            return Some(Excess::Plan(size));
         }
         let sums = self.ledger.sums_with([(&**id, Some(&**entry))].into_iter());
         let bounds = [
@@ -142,7 +194,7 @@ impl PlanOutbox {
             (sums.bytes, MAX_BYTES, "bytes of all plans"),
         ];
         let broken = bounds.into_iter().find(|(count, most, _)| count > most);
-        broken.map(|(_, most, what)| format!("an edge takes {most} {what}"))
+        broken.map(|(_, most, what)| Excess::All(most, what))
     }
 
     fn changed(&mut self, id: &Arc<v1::PlanId>) {

@@ -294,3 +294,32 @@ fn an_export_with_too_many_ports_is_named() {
     let error = wire::decode(&message, &"eu".into()).unwrap_err();
     assert_eq!(error.field, "export.service.ports");
 }
+
+#[test]
+fn texts_of_an_export_are_bounded() {
+    let decoded = |change: &dyn Fn(&mut v1::EdgeFacts)| {
+        let mut message = wire::encode(&Object::ServiceExport(export())).unwrap();
+        let Some(v1::cluster_object::Object::Export(sent)) = &mut message.object else {
+            panic!("no export");
+        };
+        change(sent.service.as_mut().unwrap());
+        let decoded = wire::decode(&message, &"eu".into());
+        decoded.map(|_| ()).map_err(|error| error.field)
+    };
+    let (domain, label) = ("a".repeat(253), "b".repeat(63));
+    let longest = format!("{domain}/{label}");
+    for (protocol, distribution) in [
+        ("kubernetes.io/h2c", "PreferClose"),
+        (longest.as_str(), domain.as_str()),
+    ] {
+        let good = decoded(&|facts| {
+            facts.ports[0].app_protocol = Some(protocol.to_owned());
+            facts.traffic_distribution = Some(distribution.to_owned());
+        });
+        assert_eq!(good, Ok(()), "{protocol}");
+    }
+    let bad = decoded(&|facts| facts.ports[0].app_protocol = Some("x".repeat(318)));
+    assert_eq!(bad, Err("export.service.ports.app_protocol"));
+    let bad = decoded(&|facts| facts.traffic_distribution = Some("x".repeat(254)));
+    assert_eq!(bad, Err("export.service.traffic_distribution"));
+}

@@ -23,6 +23,8 @@ use super::import::{export_status, few, import};
 
 /// The longest name, in bytes, as in Kubernetes.
 const MAX_NAME: usize = 253;
+/// The longest application protocol, in bytes, as in Kubernetes: a domain, a slash and a label.
+const MAX_APP_PROTOCOL: usize = MAX_NAME + 1 + 63;
 /// The longest timeout of affinity, in seconds.
 const MAX_AFFINITY: u32 = 86_400;
 /// The longest name of a scheduler, in bytes.
@@ -271,13 +273,20 @@ fn facts(from: &v1::EdgeFacts) -> Result<ServiceFacts> {
     };
     few("export.service.ports", &from.ports)?;
     let ports = from.ports.iter().map(|port| {
+        let given = port.app_protocol.as_deref();
+        let app_protocol = given.map(|given| {
+            let field = "export.service.ports.app_protocol";
+            bounded(field, given, MAX_APP_PROTOCOL)
+        });
         Ok(ExportPort {
             name: name("export.service.ports.name", &port.name)?,
             protocol: protocol(port.protocol)?,
             port: number("export.service.ports.port", port.port)?,
-            app_protocol: port.app_protocol.as_deref().map(Arc::from),
+            app_protocol: app_protocol.transpose()?,
         })
     });
+    let distribution = from.traffic_distribution.as_deref();
+    let distribution = distribution.map(|given| name("export.service.traffic_distribution", given));
     let families = from.families.iter();
     let families = families.map(|number| family("export.service.families", *number));
     Ok(ServiceFacts {
@@ -287,7 +296,7 @@ fn facts(from: &v1::EdgeFacts) -> Result<ServiceFacts> {
         families: families.collect::<Result<_>>()?,
         affinity_seconds: affinity(from.affinity_seconds)?,
         internal_local: from.internal_local,
-        traffic_distribution: from.traffic_distribution.as_deref().map(Arc::from),
+        traffic_distribution: distribution.transpose()?,
     })
 }
 
@@ -297,11 +306,12 @@ pub(super) fn labels(from: &[v1::EdgeLabel]) -> BTreeMap<String, String> {
 }
 
 pub(crate) fn name(field: &'static str, text: &str) -> Result<Arc<str>> {
-    if text.len() > MAX_NAME {
-        return Err(WireError::new(
-            field,
-            format!("longer than {MAX_NAME} bytes"),
-        ));
+    bounded(field, text, MAX_NAME)
+}
+
+fn bounded(field: &'static str, text: &str, most: usize) -> Result<Arc<str>> {
+    if text.len() > most {
+        return Err(WireError::new(field, format!("longer than {most} bytes")));
     }
     Ok(text.into())
 }

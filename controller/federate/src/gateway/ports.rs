@@ -127,6 +127,10 @@ impl Ports {
                 self.freed.entry(port).or_insert((holder, now));
             }
         }
+        // A clock that was ahead noted times after `now`.
+        for (_, since) in self.freed.values_mut() {
+            *since = now.min(*since);
+        }
         self.freed
             .retain(|port, (_, since)| !kept.contains_key(port) && now.since(*since) < HELD);
     }

@@ -192,6 +192,21 @@ fn the_address_of_a_deleted_import_is_held_for_ten_minutes() {
 }
 
 #[test]
+fn an_address_freed_by_a_clock_that_was_ahead_is_held_no_longer_than_others() {
+    let mut vips = Vips::new([range("10.112.0.4/32")]);
+    let only = given(&mut vips, &claim("web", 0, &[]), 86_400);
+    assert!(vips.allocate(&[], at(86_400)).is_empty());
+    let other = claim("db", 0, &[]);
+    let mut ips = |now| {
+        let claims = std::slice::from_ref(&other);
+        vips.allocate(claims, at(now))[&other.name].ips.clone()
+    };
+    assert!(ips(0).is_empty());
+    assert!(ips(HELD.as_secs() - 1).is_empty());
+    assert_eq!(ips(HELD.as_secs()), [only]);
+}
+
+#[test]
 fn a_full_range_and_no_range_are_problems_of_those_without_an_address() {
     let mut vips = Vips::new([range("10.112.0.4/31")]);
     let mut both = claim("c", 3, &[]);

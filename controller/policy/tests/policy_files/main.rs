@@ -8,7 +8,7 @@ mod cases;
 mod damage;
 
 use portolan_policy::spec::SpillOver;
-use portolan_policy::{File, Labels, Reading, Threshold, read};
+use portolan_policy::{File, Labels, ObjectFault, Objects, Reading, Threshold, overlaps, read};
 
 use cases::{CLUSTERS, SELECTORS, THRESHOLDS, TIERS};
 
@@ -229,6 +229,97 @@ fn the_id_of_a_cluster_never_changes() {
         texts,
         ["spec.id: \"y\": expected \"x\": the id of a cluster never changes"]
     );
+}
+
+fn texts_of(faults: &[ObjectFault]) -> Vec<String> {
+    let faults = faults.iter();
+    faults
+        .map(|found| format!("{}: {}", found.object, found.fault))
+        .collect()
+}
+
+#[test]
+fn a_new_cluster_with_the_id_of_one_in_force_is_left_out() {
+    let before = reading(&cluster("two", "x")).objects;
+    let both = [cluster("one", "x"), cluster("two", "x")].concat();
+    let (kept, faults) = reading(&both).in_force(&before);
+    assert_eq!(kept, before);
+    let expected = "Cluster one: spec.id: Cluster \"two\" has the id \"x\" too";
+    assert_eq!(texts_of(&faults), [expected]);
+    // At a start the first by name is in force, and a cluster may get another name.
+    let one = reading(&cluster("one", "x")).objects;
+    let (first, _) = reading(&both).in_force(&Objects::default());
+    assert_eq!(first, one);
+    let (renamed, faults) = reading(&cluster("one", "x")).in_force(&before);
+    assert_eq!((renamed, faults), (one, Vec::new()));
+    // What is missing beside a bad new one may be what that was to be.
+    let before = reading(&[cluster("b", "x"), cluster("c", "z")].concat()).objects;
+    let after = reading(&[cluster("a", "x"), cluster("b", "x")].concat());
+    let (kept, faults) = after.in_force(&before);
+    assert_eq!((kept, faults.len()), (before, 1));
+}
+
+#[test]
+fn a_second_cluster_set_takes_the_place_of_none_in_force() {
+    let set = |name: &str| {
+        format!(
+            "---\napiVersion: portolan.dev/v1alpha1\nkind: ClusterSet\nmetadata: {{name: {name}}}\nspec: {{}}\n"
+        )
+    };
+    let before = reading(&set("b")).objects;
+    let (kept, faults) = reading(&[set("a"), set("b")].concat()).in_force(&before);
+    assert_eq!(kept, before);
+    let expected = "ClusterSet a: metadata.name: ClusterSet b is in force: expected one ClusterSet";
+    assert_eq!(texts_of(&faults), [expected]);
+}
+
+fn networked(name: &str, network: &str) -> String {
+    format!(
+        "---\napiVersion: portolan.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\nspec: {{access: {{edge: {{}}}}, network: {{{network}}}}}\n"
+    )
+}
+
+#[test]
+fn a_new_cluster_that_overlaps_one_in_force_is_left_out_until_it_is_mended() {
+    let prod = networked("prod", "podCIDRs: [10.1.0.0/16]");
+    let before = reading(&prod).objects;
+    let after = |network: &str| {
+        let text = [networked("dev", network), prod.clone()].concat();
+        reading(&text).in_force(&before)
+    };
+    let (kept, faults) = after("podCIDRs: [10.1.0.0/16]");
+    assert_eq!(kept, before);
+    assert!(overlaps(&kept.clusters).is_empty());
+    let expected = "Cluster dev: spec.network.podCIDRs: 10.1.0.0/16 of pods overlaps 10.1.0.0/16 of Cluster prod, which is in force";
+    assert_eq!(texts_of(&faults), [expected]);
+    let behind_gateways = "mode: Gateway, podCIDRs: [10.1.0.0/16], nodeCIDRs: [192.168.1.0/24], gateway: {ports: 20000-29999}";
+    for good in ["podCIDRs: [10.2.0.0/16]", behind_gateways] {
+        let (kept, faults) = after(good);
+        assert_eq!((kept.clusters.len(), faults), (2, Vec::new()), "{good}");
+    }
+}
+
+#[test]
+fn a_new_cluster_beyond_the_quota_takes_no_membership() {
+    let of = |names: &[&str]| {
+        let clusters = names.iter().zip(1..).map(|(name, number)| {
+            let network = format!("podCIDRs: [10.{number}.0.0/16]");
+            networked(name, &network)
+        });
+        let set = "apiVersion: portolan.dev/v1alpha1\nkind: ClusterSet\nmetadata: {name: all}\nspec: {quota: {clusters: 2}}\n";
+        reading(&(set.to_owned() + &clusters.collect::<String>()))
+    };
+    let before = of(&["b", "c"]).objects;
+    let (kept, faults) = of(&["a", "b", "c"]).in_force(&before);
+    let members: Vec<&str> = kept.members().into_keys().collect();
+    assert_eq!((members, kept.clusters.len()), (vec!["b", "c"], 2));
+    let expected = "Cluster a: metadata.name: 2 other Clusters are in force, and spec.quota.clusters of the ClusterSet allows no more";
+    assert_eq!(texts_of(&faults), [expected]);
+    let (joined, faults) = of(&["a", "c"]).in_force(&before);
+    let members: Vec<&str> = joined.members().into_keys().collect();
+    assert_eq!((members, faults), (vec!["a", "c"], Vec::new()));
+    let (first, faults) = of(&["a", "b", "c"]).in_force(&Objects::default());
+    assert_eq!((first.clusters.len(), faults), (3, Vec::new()));
 }
 
 #[test]

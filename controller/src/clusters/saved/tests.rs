@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use portolan_federate::gateway::PortName;
+use portolan_model::Protocol;
+
 use super::*;
 
 #[test]
@@ -53,6 +56,56 @@ fn what_is_kept_is_read_back() {
     let error = format!("{:#}", Saved::read(directory.path()).unwrap_err());
     assert!(error.contains(DRAINS), "{error}");
 }
+
+/// The name of one import of many.
+fn numbered(number: u16) -> ImportName {
+    ImportName {
+        namespace: "shop".into(),
+        name: format!("web-{number}").into(),
+    }
+}
+
+#[test]
+fn twenty_thousand_imports_are_read_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let kept = Kept {
+        ips: vec![[10, 112, 0, 1].into()],
+        winner: Some("eu-1".into()),
+        clusters: Arc::new(["eu-1".into(), "us-1".into()].into()),
+    };
+    let imports: BTreeMap<_, _> = (0..20_000)
+        .map(|number| (import_key(&"eu-1".into(), &numbered(number)), kept.clone()))
+        .collect();
+    let all = imports.iter();
+    let all: Vec<_> = all
+        .filter_map(|(key, kept)| SavedImport::new(key, kept))
+        .collect();
+    let text = serde_saphyr::to_string(&all).unwrap();
+    std::fs::write(directory.path().join(ALLOCATIONS), text).unwrap();
+    let saved = Saved::read(directory.path()).unwrap();
+    assert!(saved.imports == imports);
+}
+
+#[test]
+fn twenty_thousand_ports_are_read_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let of_eu: GatewayPorts = (0..20_000)
+        .map(|number| {
+            let name = PortName {
+                service: numbered(number),
+                port: "http".into(),
+                protocol: Protocol::Tcp,
+            };
+            (name, 20_000 + number)
+        })
+        .collect();
+    let ports: BTreeMap<Arc<str>, GatewayPorts> = [("eu-1".into(), of_eu)].into();
+    let text = serde_saphyr::to_string(&ports::saved(&ports)).unwrap();
+    std::fs::write(directory.path().join(GATEWAYS), text).unwrap();
+    let saved = Saved::read(directory.path()).unwrap();
+    assert!(saved.ports == ports);
+}
+
 #[tokio::test(start_paused = true)]
 async fn content_that_cannot_be_written_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();

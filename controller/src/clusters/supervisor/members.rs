@@ -117,6 +117,11 @@ impl Members {
         send_plans(cluster, self.plans.clone(), self.leading.clone())
     }
 
+    /// Has no plans be made any more for a cluster without an edge controller.
+    pub(super) fn leave_plans(&self, cluster: &str) {
+        self.plans.leave(cluster);
+    }
+
     /// Forgets a cluster that is not reached by a kubeconfig any more.
     pub(super) fn forget(&mut self, cluster: &str) {
         self.works.leave(cluster);

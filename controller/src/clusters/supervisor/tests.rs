@@ -7,10 +7,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portolan_catalog::Kind;
+use portolan_federate::state::SILENCE;
 use portolan_source::Event;
 use tempfile::TempDir;
 
 use super::*;
+use crate::edges::EdgePlans;
+use crate::mcs::Mcs;
 
 mod tokens;
 
@@ -23,6 +26,7 @@ struct Rig {
     states: ClusterStates,
     holds: Arc<HeldDeletions>,
     seats: EdgeSeats,
+    plans: EdgePlans,
     issuers: watch::Receiver<Arc<Issuers>>,
     _stop: DropGuard,
 }
@@ -42,6 +46,11 @@ impl Rig {
 
     /// The same with an API server of Secrets.
     fn at_home(clusters: &[&str], read: Read, home: Home) -> Self {
+        Self::every(INTERVAL, clusters, read, home)
+    }
+
+    /// The same with another interval.
+    fn every(interval: Duration, clusters: &[&str], read: Read, home: Home) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let policy = dir.path().join("policy.yaml");
         fs::write(&policy, policy_of(dir.path(), clusters)).unwrap();
@@ -53,14 +62,16 @@ impl Rig {
         let holds = Arc::new(HeldDeletions::default());
         let guard = (GuardConfig::default(), Arc::clone(&holds));
         let (shared, states) = (Arc::clone(&sources), ClusterStates::default());
+        let mcs = Mcs::alone();
+        let plans = mcs.plans();
         let supervisor = Supervisor::new(
             vec![policy],
-            INTERVAL,
+            interval,
             guard,
             sender,
             shared,
             states.clone(),
-            crate::mcs::Mcs::alone().members(),
+            mcs.members(),
         );
         let seats = EdgeSeats::default();
         let supervisor = Supervisor { read, ..supervisor }.at_home(home);
@@ -75,6 +86,7 @@ impl Rig {
             states,
             holds,
             seats,
+            plans,
             issuers,
             _stop: token.drop_guard(),
         }
@@ -173,6 +185,23 @@ async fn each_cluster_has_a_source_that_starts_and_stops_with_it() {
     assert!(matches!(of_us.recv().await, Some(Event::Changes(_))));
     let known: Vec<_> = rig.sources.lock().unwrap().keys().cloned().collect();
     assert_eq!(known, ["ap-1".into(), "us-1".into()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_of_files_that_are_read_seldom_is_not_out_of_contact() {
+    let read: Read = |paths, cluster, sink, options, token| {
+        Box::pin(file::watch(paths, cluster, sink, options, token))
+    };
+    let hour = Duration::from_secs(3_600);
+    let mut rig = Rig::every(hour, &["eu-1"], read, Home::default());
+    let (_, mut events) = rig.joined().await;
+    synced(&mut events).await;
+    let contact = rig.sources.lock().unwrap()["eu-1"].clone();
+    for second in 0..120 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let silence = contact.silence().unwrap();
+        assert!(silence < SILENCE, "{silence:?} after {second} s");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -356,6 +385,8 @@ async fn a_cluster_may_change_from_files_to_an_edge_and_back() {
         of_files.recv().await.is_none(),
         "the files are read no more"
     );
+    rig.plans.ask(&name);
+    assert_eq!(rig.plans.clusters(), [Arc::clone(&name)]);
     let contact = rig.sources.lock().unwrap()["eu-1"].clone();
     assert!(matches!(contact, SourceContact::Edge(_)));
     assert_eq!(contact.silence(), None, "nothing was heard yet");
@@ -365,4 +396,5 @@ async fn a_cluster_may_change_from_files_to_an_edge_and_back() {
     let (_, mut of_files) = rig.joined().await;
     assert_eq!(synced(&mut of_files).await, 2);
     assert!(!rig.seats.has("eu-1"), "edges are refused again");
+    assert!(rig.plans.clusters().is_empty(), "plans are still made");
 }

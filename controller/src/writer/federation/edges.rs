@@ -29,7 +29,8 @@ impl Federated {
             return;
         };
         let clusters = plans.clusters();
-        self.books.retain(|cluster, _| clusters.contains(cluster));
+        // A cluster that has left and asked again since begins anew.
+        self.books.retain(|cluster, _| plans.has_begun(cluster));
         if clusters.is_empty() {
             return;
         }

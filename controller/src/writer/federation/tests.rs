@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use portolan_federate::gateway::PortName;
+use portolan_model::Protocol;
 use portolan_policy::{File, read};
 use portolan_runtime::Vital;
 use tokio_util::sync::CancellationToken;
@@ -150,4 +152,77 @@ async fn a_cluster_missing_in_an_incomplete_policy_stays_drained_and_is_waited_f
     let drained: Vec<&str> = saved.drains.keys().map(|name| &**name).collect();
     assert_eq!(drained, ["eu-1", "us-1"]);
     assert!(saved.statuses.contains_key("us-1"));
+}
+
+#[test]
+fn a_cluster_is_drained_as_long_as_its_drain_leaves_it_nothing() {
+    let half = Drain {
+        to: 50,
+        over: Duration::ZERO,
+    };
+    let synced: BTreeSet<Arc<str>> = ["eu-1".into(), "us-1".into()].into();
+    for (reach_step, drain_step, drain, expected) in [
+        // The drain has ended, and the first step is still to come.
+        (20, 0, None, (0, true, false)),
+        // Lost while half of its share was drained.
+        (0, 10, Some(half), (0, false, true)),
+        (20, 10, Some(half), (10, false, false)),
+        (20, 20, None, (20, false, false)),
+    ] {
+        let mut saved = saved(Phase::Ready, reach_step);
+        for status in saved.statuses.values_mut() {
+            status.drain_step = drain_step;
+        }
+        let drain = drain.map(|drain| (Arc::from("us-1"), drain));
+        saved.drains.extend(drain);
+        let mut federated = resumed(saved, Saver::default());
+        let mut pipeline = Pipeline::default();
+        federated.take_policies(&mut pipeline, policy(&["eu-1", "us-1"]), true);
+        federated.tell(&mut pipeline, &synced);
+        let found = state(&federated.fleet.status("us-1").unwrap());
+        let found = (found.step, found.drained, found.lost);
+        assert_eq!(found, expected, "{reach_step} {drain_step}");
+    }
+}
+
+/// Whether anything is kept of imports, and of exports at gateways, after policies of these clusters.
+fn kept_after(policies: [(&[&str], bool); 2]) -> [bool; 2] {
+    let mut saved = saved(Phase::Ready, 20);
+    for kept in saved.imports.values_mut() {
+        kept.ips = vec!["10.112.0.1".parse().unwrap()];
+    }
+    let port = PortName {
+        service: ImportName {
+            namespace: "shop".into(),
+            name: "web".into(),
+        },
+        port: "http".into(),
+        protocol: Protocol::Tcp,
+    };
+    let ports = GatewayPorts::from([(port, 20_001)]);
+    saved.ports = [("eu-1".into(), ports)].into();
+    let mut federated = resumed(saved, Saver::default());
+    let mut pipeline = Pipeline::default();
+    for (names, is_complete) in policies {
+        federated.take_policies(&mut pipeline, policy(names), is_complete);
+    }
+    let kept = [
+        pipeline.kept().is_empty(),
+        pipeline.gateway_ports().is_empty(),
+    ];
+    kept.map(|is_empty| !is_empty)
+}
+
+#[test]
+fn what_was_kept_for_a_cluster_that_is_gone_is_forgotten_by_a_complete_policy() {
+    let both: &[&str] = &["eu-1", "us-1"];
+    let without: &[&str] = &["us-1"];
+    // Its Cluster may be in a file that is late.
+    let found = kept_after([(without, false), (without, false)]);
+    assert_eq!(found, [true; 2]);
+    let found = kept_after([(without, false), (without, true)]);
+    assert_eq!(found, [false; 2]);
+    // It may return while the process runs.
+    let found = kept_after([(both, true), (without, true)]);
+    assert_eq!(found, [true; 2]);
 }

@@ -352,3 +352,43 @@ fn what_a_centre_may_stage_is_bounded() {
     let stream = outbox.begin(&Plans::default().bucket_hashes()).unwrap();
     assert_eq!(outbox.take(stream, true).unwrap().put.len(), 1);
 }
+
+#[test]
+fn a_plan_that_was_refused_is_sent_once_others_have_made_room() {
+    let mut long = import(1);
+    long.winner = "x".repeat(MAX_PLAN_BYTES - 1_000).into();
+    let changes = |imports: &[(&str, bool)]| {
+        let imports = imports.iter();
+        let imports = imports.map(|(of, is_there)| (name(of), is_there.then(|| long.clone())));
+        PlanChanges {
+            imports: imports.collect(),
+            ..PlanChanges::default()
+        }
+    };
+    let fitting = MAX_BYTES / (MAX_PLAN_BYTES - 1_000);
+    let names: Vec<String> = (0..fitting).map(|number| format!("i{number:03}")).collect();
+    let full: Vec<(&str, bool)> = names.iter().map(|one| (one.as_str(), true)).collect();
+    let (mut outbox, mut known) = (PlanOutbox::default(), PlanParts::default());
+    let mut refused = |outbox: &mut PlanOutbox, imports: &[(&str, bool)]| {
+        outbox.apply(&changes(imports), &mut known).len()
+    };
+    assert_eq!(refused(&mut outbox, &full), 0);
+    let stream = outbox.begin(&Plans::default().bucket_hashes()).unwrap();
+    let sent = |outbox: &mut PlanOutbox| {
+        let sent = outbox.take(stream, true)?;
+        Some((sent.put.len(), sent.delete.len()))
+    };
+    assert_eq!(sent(&mut outbox), Some((fitting, 0)));
+    assert_eq!(refused(&mut outbox, &[("new", true)]), 1);
+    assert_eq!(sent(&mut outbox), None);
+    assert_eq!(refused(&mut outbox, &[("i000", false)]), 0);
+    assert_eq!(sent(&mut outbox), Some((1, 1)));
+    // The one that comes is looked at before the one that goes.
+    assert_eq!(refused(&mut outbox, &[("a", true), ("i001", false)]), 0);
+    assert_eq!(sent(&mut outbox), Some((1, 1)));
+    // Nor is one sent later that has gone before it fitted.
+    assert_eq!(refused(&mut outbox, &[("b", true)]), 1);
+    assert_eq!(refused(&mut outbox, &[("b", false)]), 0);
+    assert_eq!(refused(&mut outbox, &[("i002", false)]), 0);
+    assert_eq!(sent(&mut outbox), Some((0, 1)));
+}

@@ -113,6 +113,20 @@ fn a_freed_port_waits_for_others_and_not_for_its_own_export() {
 }
 
 #[test]
+fn a_port_freed_by_a_clock_that_was_ahead_is_held_no_longer_than_others() {
+    let mut one = ports(20_000, 20_000);
+    one.allocate(&[claim("api", None)], at(86_400));
+    one.allocate(&[], at(86_400));
+    let mut is_given = |now| {
+        let given = one.allocate(&[claim("web", None)], at(now));
+        given[&name("web", Protocol::Tcp)].is_ok()
+    };
+    assert!(!is_given(0));
+    assert!(!is_given(HELD.as_secs() - 1));
+    assert!(is_given(HELD.as_secs()));
+}
+
+#[test]
 fn an_export_that_returns_has_the_port_that_it_had() {
     let mut many = ports(20_000, 20_010);
     let hashed = many.allocate(&[claim("web", None)], at(0));
