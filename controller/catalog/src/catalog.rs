@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use portolan_model::{ByRecord, NodeKey, Record};
 
-use crate::packed::{Pack, PackedNode, PackedService};
+use crate::packed::{Pack, PackedNode, PackedService, PackedSlice};
 use crate::{
     DirtySet, EndpointSlice, FieldProblem, HostFacts, Kind, Node, Object, ObjectChange, ObjectKey,
     ObjectRef, Pod, QuickMap, Service,
@@ -191,6 +191,7 @@ impl Catalog {
         let cluster = self.cluster(&key.cluster);
         let namespace = cluster.namespace(&key.namespace);
         let (name, entry) = namespace.entry(&service.name);
+        let size = packed.len();
         let before = entry.put_slice(packed);
         let after = entry.slice(&key.name);
         dirty.urgent |= before.as_ref().is_some_and(|before| before.loses(after));
@@ -198,6 +199,8 @@ impl Catalog {
             namespace.note_slice(&key.name, name);
             cluster.counts.slices += 1;
         }
+        cluster.counts.endpoints += size;
+        cluster.counts.endpoints -= before.as_ref().map_or(0, PackedSlice::len);
         if let Some(triggered) = triggered {
             let triggers = dirty.triggers.entry(service.clone()).or_default();
             triggers.push(triggered);
@@ -210,6 +213,7 @@ impl Catalog {
         let namespace = cluster.namespace(&key.namespace);
         if let Some((name, slice)) = namespace.remove_slice(&key.name) {
             cluster.counts.slices -= 1;
+            cluster.counts.endpoints -= slice.len();
             let service = ObjectKey {
                 name,
                 ..key.clone()

@@ -278,7 +278,7 @@ fn differences(before: &Published, after: &Published, delta: &mut TableDelta) {
     }
     for port in after {
         let old = find(before, port.key());
-        if old.map(|old| &old.record) != Some(&port.record) {
+        if old.is_none_or(|old| differ(&old.record, &port.record)) {
             let record = Arc::clone(&port.record);
             delta.records.insert(port.key().clone(), Some(record));
         }
@@ -293,6 +293,12 @@ fn differences(before: &Published, after: &Published, delta: &mut TableDelta) {
             }
         }
     }
+}
+
+/// Returns `true` if records differ. Mostly the destinations do: the rest of the one before is in no cache, and is not
+/// read then.
+fn differ(before: &Record, after: &Record) -> bool {
+    before.destinations != after.destinations || before != after
 }
 
 fn find<'a>(published: &'a Published, key: &RecordKey) -> Option<&'a PublishedPort> {

@@ -42,11 +42,12 @@ pub(super) struct SharedObjects {
     pub(super) properties: BTreeMap<Arc<str>, Arc<str>>,
 }
 
-/// The number of objects of each kind.
+/// The number of objects of each kind, and of endpoints in all slices.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) services: usize,
     pub(super) slices: usize,
+    pub(super) endpoints: usize,
     pub(super) pods: usize,
 }
 

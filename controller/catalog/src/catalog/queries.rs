@@ -147,6 +147,13 @@ impl Catalog {
         cluster.map_or(0, |cluster| cluster.count(kind))
     }
 
+    /// The number of endpoints of a cluster in all EndpointSlices, ready or not.
+    #[must_use]
+    pub fn count_endpoints(&self, cluster: &str) -> usize {
+        let cluster = self.clusters.get(cluster);
+        cluster.map_or(0, |cluster| cluster.counts.endpoints)
+    }
+
     /// The objects that the records are of; those of one object are neighbours.
     fn count_load_balancers(&self) -> usize {
         let objects = self.load_balancers.keys();

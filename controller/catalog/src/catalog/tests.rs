@@ -84,6 +84,30 @@ fn names(services: &BTreeSet<ObjectKey>) -> Vec<&str> {
 }
 
 #[test]
+fn endpoints_are_counted_in_the_slices_that_there_are() {
+    let mut catalog = Catalog::default();
+    let of_two = |service: &str| {
+        let Object::EndpointSlice(mut slice) = slice("web", "a", "web-0") else {
+            unreachable!("a slice");
+        };
+        slice.endpoints.push(Endpoint::new(ip("10.0.0.2")));
+        slice.service = service.into();
+        Object::EndpointSlice(slice)
+    };
+    put(&mut catalog, slice("web", "a", "web-0"));
+    put(&mut catalog, slice("api", "a", "api-0"));
+    assert_eq!(catalog.count_endpoints(""), 2);
+    put(&mut catalog, of_two("web"));
+    put(&mut catalog, of_two("web"));
+    assert_eq!(catalog.count_endpoints(""), 3);
+    put(&mut catalog, of_two("other"));
+    assert_eq!(catalog.count_endpoints(""), 3);
+    delete(&mut catalog, Kind::EndpointSlice, key("ns", "web-1"));
+    assert_eq!(catalog.count_endpoints(""), 1);
+    assert_eq!(catalog.count_endpoints("elsewhere"), 0);
+}
+
+#[test]
 fn an_address_that_a_node_gains_or_loses_dirties_the_services_that_want_it() {
     let mut catalog = Catalog::default();
     put(&mut catalog, service("a", "192.0.2.1"));

@@ -15,10 +15,11 @@ use portolan_policy::{File, Objects, read};
 use portolan_select::{ClusterState, Pipeline, import_key};
 
 /// A policy for all imports: own endpoints first.
-const LOCAL_FIRST: &str = "{services: {}, tiers: [{clusters: [{local: true}]}, {rest: true}]}";
+const LOCAL_FIRST_POLICY: &str =
+    "{services: {}, tiers: [{clusters: [{local: true}]}, {rest: true}]}";
 
 /// A policy for all imports: endpoints of all clusters alike, 64 of them.
-const SPREAD: &str = "{services: {}, tiers: [{rest: true}], maxEndpoints: 64}";
+const SPREAD_POLICY: &str = "{services: {}, tiers: [{rest: true}], maxEndpoints: 64}";
 
 /// Way in which imports choose their endpoints, and owners of their Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,11 +44,22 @@ pub(crate) struct World {
     pub(crate) endpoints: usize,
 }
 
-impl World {
-    pub(crate) fn endpoints(self) -> usize {
-        self.clusters * self.services * self.endpoints
-    }
+/// A federation as large as a centre must hold.
+pub(crate) const LARGE: World = World {
+    shape: Shape::LocalFirst,
+    clusters: 50,
+    services: 2_000,
+    endpoints: 10,
+};
 
+/// Every event changes the imports of all clusters here, so fewer Services take as long.
+pub(crate) const SPREAD: World = World {
+    shape: Shape::Spread,
+    services: 200,
+    ..LARGE
+};
+
+impl World {
     /// Policies, states and objects, with virtual addresses for all imports, not yet computed.
     pub(crate) fn load(self) -> Pipeline {
         let mut pipeline = Pipeline::default();
@@ -99,8 +111,8 @@ impl World {
 
     fn policies(self) -> Objects {
         let spec = match self.shape {
-            Shape::LocalFirst => LOCAL_FIRST,
-            Shape::Spread | Shape::Distinct => SPREAD,
+            Shape::LocalFirst => LOCAL_FIRST_POLICY,
+            Shape::Spread | Shape::Distinct => SPREAD_POLICY,
         };
         let document = |kind: &str, name: &str, spec: &str| {
             format!(

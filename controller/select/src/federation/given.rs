@@ -238,9 +238,16 @@ impl Federation {
         }
         let mut first = Sources::new();
         for (name, plan) in changes.services {
-            let users = self.users.take(&service_key(&name.cluster, &name.service));
+            let key = service_key(&name.cluster, &name.service);
+            let users = self.users.take(&key);
             self.dirty.extend(users.into_iter().map(owned));
-            if plan.is_some() && !given.services.contains_key(&name) {
+            if plan.is_none() {
+                // An import that still has it notes it again when it is projected.
+                let heirs = self.heirs.take(&key);
+                self.dirty.extend(heirs.into_iter().map(owned));
+                self.users.forget(&key);
+                self.heirs.forget(&key);
+            } else if !given.services.contains_key(&name) {
                 let of_cluster = first.entry(Arc::clone(&name.cluster)).or_default();
                 of_cluster.insert(name.service.clone());
             }

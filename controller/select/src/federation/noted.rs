@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use portolan_catalog::ServiceExport;
 use portolan_federate::gateway::PortName;
 use portolan_federate::imports::ImportName;
 
@@ -13,8 +14,8 @@ use super::GatewayPorts;
 /// The annotation of the ServiceImport in the exporting cluster.
 pub(super) const GATEWAY_PORTS: &str = "portolan.dev/gateway-ports";
 
-/// The most ports that are read: as many as a ServiceImport may have.
-const MOST: usize = 100;
+/// The most ports that are read: as many as an export has.
+const MOST: usize = ServiceExport::MAX_PORTS;
 
 /// The ports of one export: `NAME/PROTOCOL=PORT`, separated by commas; none if it has none.
 pub(super) fn spell(ports: &GatewayPorts, service: &ImportName) -> Option<String> {
@@ -48,6 +49,25 @@ mod tests {
     use portolan_model::Protocol;
 
     use super::*;
+
+    #[test]
+    fn all_ports_that_an_export_may_have_are_read() {
+        let service = ImportName {
+            namespace: "shop".into(),
+            name: "web".into(),
+        };
+        let all = (1..=256_u16).map(|number| {
+            let name = PortName {
+                service: service.clone(),
+                port: format!("p{number}").into(),
+                protocol: Protocol::Tcp,
+            };
+            (name, 20_000 + number)
+        });
+        let all: GatewayPorts = all.collect();
+        let text = spell(&all, &service).unwrap();
+        assert_eq!(read(&service.namespace, &service.name, &text), all);
+    }
 
     #[test]
     fn ports_are_read_as_they_are_spelled() {

@@ -12,20 +12,29 @@ use portolan_policy::Network;
 use super::Federation;
 use super::gateway::facts;
 
-/// Numbers of ready endpoints, of each export and of all exports of a cluster together.
+/// Numbers of ready endpoints, in clusters that have more endpoints than their quota. Others cannot exceed it, whatever
+/// they export, and nothing is counted there.
 #[derive(Debug, Default)]
-pub(super) struct ReadyEndpoints {
+pub(super) struct ReadyEndpoints(QuickMap<Arc<str>, OfCluster>);
+
+/// Numbers of ready endpoints of each export of a cluster, and of all of them together.
+#[derive(Debug, Default)]
+struct OfCluster {
     by_export: QuickMap<ObjectKey, u32>,
-    by_cluster: QuickMap<Arc<str>, u64>,
+    sum: u64,
 }
 
 impl ReadyEndpoints {
+    /// The number of an export; 0 where nothing is counted.
     pub(super) fn of(&self, export: &ObjectKey) -> u32 {
-        self.by_export.get(export).copied().unwrap_or(0)
+        let of_cluster = self.0.get(&export.cluster);
+        of_cluster.map_or(0, |of_cluster| of_cluster.of(export))
     }
+}
 
-    fn of_cluster(&self, cluster: &str) -> u64 {
-        self.by_cluster.get(cluster).copied().unwrap_or(0)
+impl OfCluster {
+    fn of(&self, export: &ObjectKey) -> u32 {
+        self.by_export.get(export).copied().unwrap_or(0)
     }
 
     /// Returns whether the number differs.
@@ -38,9 +47,7 @@ impl ReadyEndpoints {
             0 => self.by_export.remove(export),
             count => self.by_export.insert(export.clone(), count),
         };
-        let cluster = Arc::clone(&export.cluster);
-        let sum = self.by_cluster.entry(cluster).or_default();
-        *sum = *sum + u64::from(count) - u64::from(before);
+        self.sum = self.sum + u64::from(count) - u64::from(before);
         true
     }
 }
@@ -52,18 +59,21 @@ impl Federation {
         self.recount_but(catalog, &BTreeSet::new());
     }
 
-    /// The same, but for Services that wait to be looked at.
+    /// The same, but for the clusters of Services that wait to be looked at.
     pub(super) fn recount_but(&mut self, catalog: &Catalog, awaited: &BTreeSet<ObjectKey>) {
         let clusters = self.objects.clusters.keys();
         let exports = clusters.flat_map(|cluster| catalog.exports(cluster));
         let exports = exports.map(|export| export.key.clone());
         let mut all: BTreeSet<_> = exports.collect();
-        all.extend(self.ready.by_export.keys().cloned());
-        self.recount(catalog, all.difference(awaited));
+        let counted = self.ready.0.values();
+        all.extend(counted.flat_map(|of_cluster| of_cluster.by_export.keys().cloned()));
+        let awaited: BTreeSet<_> = awaited.iter().map(|key| &key.cluster).collect();
+        all.retain(|key| !awaited.contains(&key.cluster));
+        self.recount(catalog, &all);
     }
 
-    /// Counts the ready endpoints of these Services anew, of those that are exported. Returns the exports with another
-    /// number in clusters where it may decide about a quota. Where all exports are within it, none does.
+    /// Counts the ready endpoints of these Services anew, of those that are exported. Returns one of each cluster whose
+    /// quota may decide otherwise now. Where all exports are within it, none does.
     pub(super) fn recount<'k>(
         &mut self,
         catalog: &Catalog,
@@ -75,16 +85,34 @@ impl Federation {
                 continue;
             };
             let most = u64::from(cluster.quota.endpoints);
-            let (count, before) = (
-                self.count(catalog, key),
-                self.ready.of_cluster(&key.cluster),
-            );
-            let is_other = self.ready.set(key, count);
-            if is_other && before.max(self.ready.of_cluster(&key.cluster)) > most {
+            let before = self.ready.0.get(&key.cluster);
+            let sum_before = before.map_or(0, |of_cluster| of_cluster.sum);
+            let is_other = if count(catalog.count_endpoints(&key.cluster)) <= most {
+                self.ready.0.remove(&key.cluster).is_some()
+            } else if before.is_none() {
+                let counted = self.count_cluster(catalog, &key.cluster);
+                self.ready.0.insert(Arc::clone(&key.cluster), counted);
+                true
+            } else {
+                let count = self.count(catalog, key);
+                let of_cluster = self.ready.0.get_mut(&key.cluster);
+                of_cluster.is_some_and(|of_cluster| of_cluster.set(key, count))
+            };
+            let sum = self.ready.0.get(&key.cluster).map_or(0, |now| now.sum);
+            if is_other && sum_before.max(sum) > most {
                 affected.insert(key.clone());
             }
         }
         affected
+    }
+
+    /// Counts the ready endpoints of all exports of a cluster.
+    fn count_cluster(&self, catalog: &Catalog, cluster: &str) -> OfCluster {
+        let mut counted = OfCluster::default();
+        for export in catalog.exports(cluster) {
+            counted.set(&export.key, self.count(catalog, &export.key));
+        }
+        counted
     }
 
     /// The addresses of ready endpoints in the networks of their cluster: of each family at most so many as imports
@@ -103,6 +131,10 @@ impl Federation {
         let hosts = catalog.exported_hosts(key, &facts.families).into_iter();
         count_ready(&cluster.network, most, hosts.map(|(_, endpoint)| endpoint))
     }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// The number of ready endpoints in the networks of a cluster, of each family at most so many.

@@ -58,8 +58,8 @@ impl Federation {
         let touched: BTreeSet<ObjectKey> = touched.collect();
         let plan = &self.plan;
         for key in touched.iter().filter(|key| !is_imported(plan, key)) {
-            self.users.take(key);
-            self.heirs.take(key);
+            self.users.forget(key);
+            self.heirs.forget(key);
         }
         for key in &touched {
             self.check_status(key);

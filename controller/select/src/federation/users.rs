@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use portolan_catalog::{ObjectKey, QuickMap};
 
-/// By cluster and exported Service, the imports that used it when they were projected last, sorted.
+/// By cluster and exported Service, the imports that used it when they were projected last, sorted. A Service of which
+/// all were taken keeps its place: mostly they are noted again.
 ///
 /// An import that is noted with none of the Services that changed has the same projection as before.
 #[derive(Debug, Default)]
@@ -25,8 +26,9 @@ impl Users {
         for service in used {
             let of_cluster = self.0.entry(Arc::clone(&service.cluster)).or_default();
             match of_cluster.get_mut(service) {
-                // Mostly all are known but where one was taken.
+                // All are known but where they were taken.
                 Some(known) if *known == *imports => {}
+                Some(known) if known.is_empty() => *known = imports.to_vec(),
                 Some(known) => merge(known, imports),
                 None => _ = of_cluster.insert(service.clone(), imports.to_vec()),
             }
@@ -36,8 +38,19 @@ impl Users {
     /// Takes the imports that use a Service. They must be projected, which notes them again.
     pub(super) fn take(&mut self, service: &ObjectKey) -> Vec<Arc<ObjectKey>> {
         let of_cluster = self.0.get_mut(&service.cluster);
-        let taken = of_cluster.and_then(|of_cluster| of_cluster.remove(service));
-        taken.unwrap_or_default()
+        let of_service = of_cluster.and_then(|of_cluster| of_cluster.get_mut(service));
+        of_service.map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Forgets a Service that is exported no more, and its place. The imports that use it must be projected.
+    pub(super) fn forget(&mut self, service: &ObjectKey) {
+        let Some(of_cluster) = self.0.get_mut(&service.cluster) else {
+            return;
+        };
+        of_cluster.remove(service);
+        if of_cluster.is_empty() {
+            self.0.remove(&service.cluster);
+        }
     }
 
     /// As [`Self::take`], for all Services of a cluster.
@@ -92,6 +105,20 @@ mod tests {
         assert_eq!(users.take(&key("b", "web")), [b]);
         users.note(&all, &[key("a", "web")]);
         assert_eq!(users.take(&key("a", "web")), all);
+    }
+
+    #[test]
+    fn a_service_that_is_forgotten_keeps_no_place() {
+        let mut users = Users::default();
+        let import = [Arc::new(key("c", "web@clusterset"))];
+        users.note(&import, &[key("a", "web"), key("a", "api")]);
+        users.take(&key("a", "web"));
+        users.forget(&key("a", "web"));
+        let left: Vec<_> = users.0["a"].keys().cloned().collect();
+        assert_eq!(left, [key("a", "api")]);
+        users.forget(&key("a", "api"));
+        users.forget(&key("b", "api"));
+        assert!(users.0.is_empty());
     }
 
     #[test]

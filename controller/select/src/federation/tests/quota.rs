@@ -80,6 +80,26 @@ fn the_newest_exports_wait_until_the_older_ones_leave_them_room() {
 }
 
 #[test]
+fn a_quota_decides_as_soon_as_there_are_more_endpoints_than_it_admits() {
+    let mut world = world(10);
+    assert_eq!(used(&world), [7, 0]);
+    // Ten of all endpoints of the cluster need no count.
+    world.apply([pods("web", 1..=6, 0)]);
+    assert_eq!(used(&world), [6, 4]);
+    // Those of a Service that is not exported are no part of it.
+    world.apply([pods("other", 21..=60, 0)]);
+    assert_eq!(used(&world), [6, 4]);
+    world.apply([pods("web", 1..=7, 0)]);
+    assert_eq!(used(&world), [7, 0]);
+    world.apply([pods("other", [], 0)]);
+    assert_eq!(used(&world), [7, 0]);
+    world.apply([pods("api", 11..=13, 0)]);
+    assert_eq!(used(&world), [7, 3]);
+    world.apply([pods("api", 11..=14, 0)]);
+    assert_eq!(used(&world), [7, 0]);
+}
+
+#[test]
 fn only_the_first_endpoints_of_a_large_export_count() {
     let mut world = world(8);
     assert_eq!(used(&world), [7, 0]);
