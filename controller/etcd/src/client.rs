@@ -7,7 +7,6 @@ use std::time::Duration;
 use etcd_client::{
     Client as Session, ConnectOptions, EventType, GetOptions, KeyValue, WatchOptions, WatchStream,
 };
-use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::access::User;
@@ -132,7 +131,7 @@ impl Client {
                 .with_revision(listing.revision);
             let answer = within(timeout, kv.get(key.clone(), Some(options))).await;
             let mut answer = match answer {
-                Err(error) if page > 1 && is_too_large(&error) => {
+                Err(error) if page > 1 && error.is_too_large() => {
                     page = (page / 8).max(1);
                     continue;
                 }
@@ -269,11 +268,6 @@ fn change(event: &etcd_client::Event) -> Option<Change> {
 
 fn no_session(why: &str) -> EtcdError {
     EtcdError::Request(etcd_client::Error::Internal(why.to_owned()))
-}
-
-fn is_too_large(error: &EtcdError) -> bool {
-    matches!(error, EtcdError::Request(etcd_client::Error::GRpcStatus(status))
-        if status.code() == Code::OutOfRange && status.message().contains("decoded message"))
 }
 
 pub(crate) async fn within<T>(

@@ -45,6 +45,14 @@ impl EtcdError {
         !matches!(self, Self::Compacted(_) | Self::WentBack { .. })
     }
 
+    /// Returns `true` if an answer was larger than this side takes. The same question has the same answer, at every
+    /// member.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::Request(etcd_client::Error::GRpcStatus(status))
+            if status.code() == Code::OutOfRange && status.message().contains("decoded message"))
+    }
+
     /// Returns `true` if no answer came, so that a write may be done all the same. Other errors are
     /// refusals.
     #[must_use]
@@ -96,5 +104,18 @@ mod tests {
         }
         assert!(EtcdError::Timeout(Duration::from_secs(1)).is_without_answer());
         assert!(!EtcdError::Compacted(1).is_without_answer());
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_is_none_of_a_revision_out_of_range() {
+        let status = |text| {
+            let status = Status::out_of_range(text);
+            EtcdError::Request(etcd_client::Error::GRpcStatus(status))
+        };
+        let large = "Error, decoded message length too large: found 70000000 bytes";
+        assert!(status(large).is_too_large());
+        let future = "etcdserver: mvcc: required revision is a future revision";
+        assert!(!status(future).is_too_large());
+        assert!(!EtcdError::Ended.is_too_large());
     }
 }

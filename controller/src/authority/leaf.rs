@@ -38,9 +38,10 @@ impl Leaf {
     }
 
     /// Returns `true` if it serves on: signed by the authority of now, in the first two thirds of
-    /// its life.
+    /// its life. One that was signed while the clock was ahead may not be valid yet, and agents refuse it.
     pub(super) fn is_fresh(&self, authorities: &Authorities, now: SystemTime) -> bool {
-        self.signer == authorities.signer().cert() && now < two_thirds(&self.valid)
+        let fresh = self.valid.start..two_thirds(&self.valid);
+        self.signer == authorities.signer().cert() && fresh.contains(&now)
     }
 }
 
@@ -81,5 +82,16 @@ mod tests {
 
         let last = Leaf::sign(&first, &names, 90, start + DAY * 290).unwrap();
         assert_eq!(last.valid.end, first.expires());
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_valid_yet_is_not_fresh() {
+        let start = UNIX_EPOCH + DAY * 20_000;
+        let ahead = start + DAY * 3;
+        let names = ["portolan.kube-system.svc".to_owned()];
+        let authorities = settled(&mut Data::new(), start);
+        let leaf = Leaf::sign(&authorities, &names, 90, ahead).unwrap();
+        assert!(!leaf.is_fresh(&authorities, start));
+        assert!(leaf.is_fresh(&authorities, ahead));
     }
 }

@@ -132,6 +132,8 @@ impl Follower {
                 self.reached = None;
             }
             EtcdError::Cancelled(_) => self.reached = None,
+            // The changes since are more than one answer: a listing has pages.
+            error if error.is_too_large() => self.reached = None,
             _ => {}
         }
         self.stats.of(Kind::LoadBalancer).count_watch_error();
@@ -151,6 +153,42 @@ async fn tend<F: Future>(feed: &mut Feed, work: F) -> Result<F::Output, Closed> 
             biased;
             output = &mut work => return Ok(output),
             () = feed.wait() => feed.look().await?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+    use crate::Sink;
+    use crate::deletions::GuardConfig;
+
+    /// A follower that knows everything up to revision 7, after an error. Time is paused.
+    async fn after(trouble: EtcdError) -> Follower {
+        let (sink, _events) = Sink::channel(1);
+        let prefix: Prefix = "/portolan".parse().unwrap();
+        let stats = Arc::new(Stats::default());
+        let config = GuardConfig::default();
+        let feed = Feed::new(prefix.clone(), "".into(), config, sink, Arc::clone(&stats));
+        let client = Client::new(Vec::new(), None, SILENCE);
+        let mut follower = Follower::new(client, &prefix, feed, stats);
+        follower.reached = Some(7);
+        follower.recover(&trouble).await.unwrap();
+        follower
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_that_are_more_than_one_answer_are_read_as_a_listing() {
+        let large = "Error, decoded message length too large: found 70000000 bytes";
+        for (status, expected) in [
+            (Status::out_of_range(large), None),
+            (Status::out_of_range("a future revision"), Some(7)),
+            (Status::unavailable(large), Some(7)),
+        ] {
+            let follower = after(EtcdError::Request(status.clone().into())).await;
+            assert_eq!(follower.reached, expected, "{status}");
         }
     }
 }

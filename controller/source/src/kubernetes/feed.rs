@@ -109,10 +109,10 @@ impl Feed {
     }
 
     /// The server has no such kind: there are no objects of it to wait for. Those that the source before knew are gone, or
-    /// held if they are too many.
-    pub(super) async fn absent(&mut self) -> Result<(), Closed> {
+    /// held if they are too many. With `is_gone` those of an earlier listing are, too.
+    pub(super) async fn absent(&mut self, is_gone: bool) -> Result<(), Closed> {
         let has_objects = self.guard.as_ref().is_some_and(KindGuard::has_objects);
-        if !self.listed && has_objects {
+        if is_gone || !self.listed && has_objects {
             self.begin();
             self.complete("", true).await?;
             return Ok(());

@@ -38,6 +38,11 @@ const SHORT: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(120);
 /// The pause after a refusal that only a person changes.
 const RARELY: Duration = Duration::from_secs(60);
+/// Number of refusals without a success between them after which only a person changes that. A server that starts may
+/// refuse for a moment.
+const REFUSALS: u32 = 6;
+/// A server that has no such kind for so long will not know it again soon.
+const LATE: Duration = Duration::from_secs(600);
 /// The annotation of the bookmark that ends a streamed listing.
 const LISTING_ENDS: &str = "k8s.io/initial-events-end";
 
@@ -66,6 +71,12 @@ pub(super) struct Follower<T> {
     is_doubted: bool,
     /// Whether the server had no such kind the last time.
     is_absent: bool,
+    /// Since when all answers were that the server has no such kind.
+    missing_since: Option<Instant>,
+    /// Whether there was a listing, and its objects were not given up since.
+    is_listed: bool,
+    /// Number of refusals since the last success.
+    refusals: u32,
     probe: Probe<T>,
     population: Population,
     way: Way,
@@ -90,6 +101,9 @@ impl<T: Watchable> Follower<T> {
             is_unreachable: false,
             is_doubted: false,
             is_absent: false,
+            missing_since: None,
+            is_listed: false,
+            refusals: 0,
             population,
             way: Way::Paged,
             can_stream,
@@ -170,6 +184,8 @@ impl<T: Watchable> Follower<T> {
         self.version = Some(version);
         self.is_fresh = true;
         self.is_absent = false;
+        self.missing_since = None;
+        self.is_listed = true;
         self.way = self.best_way();
         Ok(())
     }
@@ -177,6 +193,7 @@ impl<T: Watchable> Follower<T> {
     /// The server lives.
     fn heard(&mut self) {
         self.probe.heard();
+        self.refusals = 0;
         if std::mem::take(&mut self.is_unreachable) {
             // A success ends the series of failures.
             self.backoff.reset();
@@ -218,6 +235,7 @@ impl<T: Watchable> Follower<T> {
         let events = tend(&mut self.feed, self.api.watch(&params, &from)).await??;
         let mut events = pin!(events);
         self.heard();
+        self.missing_since = None;
         let mut brought_something = false;
         let mut last = begin;
         loop {
@@ -362,25 +380,43 @@ impl<T: Watchable> Follower<T> {
         if is_dispensed || T::OPTIONAL && trouble.is_missing() {
             return self.absent(&trouble).await;
         }
+        self.missing_since = None;
         self.feed.stats().count_watch_error();
         let mut delay = self.backoff.next().unwrap_or_default();
         if self.feed.shares() && trouble.is_forbidden() {
-            // Another cluster's operator has to act.
-            delay = RARELY;
+            self.refusals = self.refusals.saturating_add(1);
+            if self.refusals >= REFUSALS {
+                // Another cluster's operator has to act.
+                delay = RARELY;
+            }
         }
         warn!(%cluster, %kind, error = %trouble, retry_in = ?delay, "watch failed, retrying");
         tend(&mut self.feed, sleep(delay)).await
     }
 
-    /// The server has no such kind now, or does not permit one that can be done without. What was listed of it before stays: a server that starts may know its
-    /// CRDs late.
+    /// The server has no such kind now, or does not permit one that can be done without. What was listed of it before
+    /// stays for a while: a server that starts may know its CRDs late.
     async fn absent(&mut self, trouble: &Trouble) -> Result<(), crate::Closed> {
         self.heard();
         let (cluster, kind) = (self.feed.cluster(), self.feed.kind());
         if !std::mem::replace(&mut self.is_absent, true) {
             info!(%cluster, %kind, answer = %trouble, retry_in = ?RARELY, "done without this kind");
         }
-        self.feed.absent().await?;
+        let missing = trouble.is_missing();
+        self.missing_since = missing.then(|| self.missing_since.unwrap_or_else(Instant::now));
+        let is_late = self
+            .missing_since
+            .is_some_and(|since| since.elapsed() >= LATE);
+        let is_gone = self.is_listed && is_late;
+        if is_gone {
+            info!(%cluster, %kind, "no such kind for long: its objects are gone");
+        }
+        self.feed.absent(is_gone).await?;
+        if is_gone {
+            self.is_listed = false;
+            // A watch from there would not send again what is gone now.
+            self.version = None;
+        }
         tend(&mut self.feed, sleep(RARELY)).await
     }
 }

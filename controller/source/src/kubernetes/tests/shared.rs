@@ -112,12 +112,51 @@ async fn what_is_forbidden_is_asked_for_rarely() {
     for path in [NAMESPACES, SLICES, SERVICES, EXPORTS, IMPORTS, PROPERTIES] {
         rig.server.list(path, &[], "1").await;
     }
-    let first = Instant::now();
-    rig.server.next(NODES).await.fail(403);
+    let mut last = Instant::now();
+    for _ in 0..6 {
+        rig.server.next(NODES).await.fail(403);
+        last = Instant::now();
+    }
     rig.server.list(NODES, &[], "1").await;
-    assert!(first.elapsed() >= Duration::from_secs(60));
+    assert!(last.elapsed() >= Duration::from_secs(60));
     rig.until("Synced").await;
-    assert_eq!(rig.stats.of(Kind::Node).watch_errors(), 1);
+    assert_eq!(rig.stats.of(Kind::Node).watch_errors(), 6);
+}
+
+/// As of a server that starts.
+#[tokio::test(start_paused = true)]
+async fn what_is_forbidden_once_is_asked_for_soon() {
+    let mut rig = sharing();
+    for path in [NAMESPACES, SLICES, SERVICES, EXPORTS, IMPORTS, PROPERTIES] {
+        rig.server.list(path, &[], "1").await;
+    }
+    rig.server.next(NODES).await.fail(403);
+    let refused = Instant::now();
+    rig.server.list(NODES, &[], "1").await;
+    let took = refused.elapsed();
+    assert!(took <= Duration::from_secs(5), "{took:?}");
+    rig.until("Synced").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_before_a_success_do_not_count() {
+    let mut rig = sharing();
+    for path in [NAMESPACES, SLICES, SERVICES, EXPORTS, IMPORTS, PROPERTIES] {
+        rig.server.list(path, &[], "1").await;
+    }
+    for _ in 0..5 {
+        rig.server.next(NODES).await.fail(403);
+    }
+    rig.server.list(NODES, &[], "1").await;
+    let mut nodes = rig.server.watch(NODES).await;
+    // The bookmark begins a new series of pauses, and the listing after the error is refused.
+    nodes.bookmark("2").await;
+    nodes.gone().await;
+    rig.server.next(NODES).await.fail(403);
+    let refused = Instant::now();
+    rig.server.list(NODES, &[], "2").await;
+    let took = refused.elapsed();
+    assert!(took <= Duration::from_secs(5), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,6 +307,35 @@ async fn requested_exports_of_a_server_that_knows_none_any_more_are_gone() {
     let told = rig.until("Synced").await;
     let kept = |told: &String| told.starts_with("retain ServiceExport") && !told.contains("web");
     assert!(told.iter().any(kept), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn exports_of_a_server_that_knows_none_for_long_are_gone() {
+    let mut rig = sharing();
+    for path in [NAMESPACES, SLICES, NODES, SERVICES, IMPORTS, PROPERTIES] {
+        rig.server.list(path, &[], "1").await;
+    }
+    rig.server.list(EXPORTS, &[export()], "6").await;
+    rig.until("Synced").await;
+    drop(rig.server.watch(EXPORTS).await);
+    // A server that starts may know its CRDs late.
+    for _ in 0..3 {
+        rig.server.next(EXPORTS).await.fail(404);
+    }
+    let mut early = Vec::new();
+    while let Ok(Event::Changes(changes)) = rig.events.try_recv() {
+        early.extend(changes.iter().map(describe));
+    }
+    let is_retained = |told: &String| told.starts_with("retain ServiceExport");
+    assert!(!early.iter().any(is_retained), "{early:?}");
+    for _ in 0..9 {
+        rig.server.next(EXPORTS).await.fail(404);
+    }
+    let told = rig.until("retain ServiceExport").await;
+    assert_eq!(told, ["retain ServiceExport c: "]);
+    // The CRDs come back: an export that was not changed is told again.
+    rig.server.list(EXPORTS, &[export()], "6").await;
+    rig.until("put ServiceExport").await;
 }
 
 /// The server's storage is empty, also of CRDs.
