@@ -30,7 +30,7 @@ use crate::addresses;
 use crate::args::{ForgetArgs, RunArgs, Source};
 use crate::choice::{self, Choice, Opened};
 use crate::director::{self, DirectorCollector, HostDirector, HostLink, announce};
-use crate::dns::Origin;
+use crate::dns::{self, Origin};
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
@@ -298,13 +298,15 @@ fn start_announcing(director: &HostDirector, vital: &Vital) -> HostLink {
     link
 }
 
-/// Deletes the record of the node's cluster.
+/// Deletes the record of the node's cluster, and the names of that cluster.
 ///
 /// # Errors
-/// If the record cannot be read or deleted.
+/// If the record cannot be read, or one of both cannot be deleted.
 pub fn forget(args: &ForgetArgs) -> anyhow::Result<()> {
+    let place = || args.state_dir.display().to_string();
+    dns::forget(&args.state_dir).with_context(place)?;
     let forgotten = subscribe::forget(&args.state_dir);
-    match forgotten.with_context(|| args.state_dir.display().to_string())? {
+    match forgotten.with_context(place)? {
         Some(cluster) => tracing::info!(cluster, "forgotten"),
         None => tracing::info!("nothing to forget: the node belongs to no cluster"),
     }

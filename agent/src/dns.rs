@@ -2,7 +2,8 @@
 
 //! DNS on the node: answers CoreDNS from a copy of the controller's names, which is kept on disk.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,9 +79,7 @@ impl DnsArgs {
         if !self.server.is_on() {
             return Ok(());
         }
-        // Only until the names are known: before that nothing is answered.
-        let zone = Zone::new(ZoneConfig::new("cluster.local")?, 0)?;
-        let zone = Arc::new(SharedZone::new(zone));
+        let zone = Arc::new(SharedZone::new(unknown()?));
         let server = self.server.server(&zone, registry);
         read(&zone, &origin.state_dir.join(FILE));
         let all = self.server.bind().await.context("--dns-bind-address")?;
@@ -102,11 +101,27 @@ async fn answer(bound: Bound, server: Server, token: CancellationToken) {
     }
 }
 
+/// The zone until the names are known: nothing is answered from it.
+fn unknown() -> anyhow::Result<Zone> {
+    Ok(Zone::new(ZoneConfig::new("cluster.local")?, 0)?)
+}
+
+/// Deletes the names in a directory, if there are any.
+///
+/// # Errors
+/// If they cannot be deleted.
+pub(crate) fn forget(directory: &Path) -> io::Result<()> {
+    match std::fs::remove_file(directory.join(FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 /// Reads the names of the last run, which are better than none.
-fn read(zone: &Arc<SharedZone>, path: &std::path::Path) {
+fn read(zone: &Arc<SharedZone>, path: &Path) {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return,
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "cannot read names");
             return;
@@ -148,7 +163,11 @@ struct Names {
     zone: Arc<SharedZone>,
     dialer: Dialer,
     pin: ClusterPin,
+    /// Number of times that the node's cluster was forgotten before these names.
+    forgotten: u64,
     cluster: String,
+    /// The directory of the file with the names.
+    directory: PathBuf,
     /// The last failure, which is logged once.
     last_failure: String,
 }
@@ -159,11 +178,14 @@ async fn follow(zone: Arc<SharedZone>, origin: Origin) {
     let mut names = Names {
         zone,
         dialer: Dialer::new(origin.security),
+        forgotten: origin.pin.forgotten(),
         pin: origin.pin,
         cluster: origin.cluster,
+        directory: origin.state_dir,
         last_failure: String::new(),
     };
     loop {
+        names.leave_cluster();
         let departure = controllers.departure();
         let end = match controllers.current().await {
             Some(target) => names.stream(&target, departure).await,
@@ -179,6 +201,25 @@ async fn follow(zone: Arc<SharedZone>, origin: Origin) {
 }
 
 impl Names {
+    /// Drops the names of a cluster that the node was told to forget.
+    fn leave_cluster(&mut self) {
+        // This notices `forget`.
+        let _ = self.pin.id();
+        let forgotten = self.pin.forgotten();
+        if std::mem::replace(&mut self.forgotten, forgotten) == forgotten {
+            return;
+        }
+        tracing::info!("the names of the former cluster are dropped");
+        match unknown() {
+            Ok(zone) => self.zone.replace(zone),
+            Err(error) => tracing::warn!(%error, "cannot drop the names of the former cluster"),
+        }
+        if let Err(error) = forget(&self.directory) {
+            let directory = self.directory.display();
+            tracing::warn!(%directory, %error, "cannot delete the names of the former cluster");
+        }
+    }
+
     /// Follows a controller until its stream ends.
     async fn stream(&mut self, target: &Target, departure: Departure) -> End {
         let (channel, authorization) = match self.dialer.connect(target).await {
@@ -210,6 +251,8 @@ impl Names {
             self.failed(target, error.to_string());
             return End::WrongCluster;
         }
+        // This stream replaces the names, so that a `forget` that was noticed since the request needs nothing more.
+        self.forgotten = self.pin.forgotten();
         let stay = Stay::new(departure, Instant::now());
         self.receive(target, answer.into_inner(), stay).await
     }
@@ -264,5 +307,64 @@ impl Names {
             tracing::warn!(%target, reason, "DNS stream failed; retrying (logged once)");
             self.last_failure = reason;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_dns::NamesChange;
+
+    use super::*;
+    use crate::args::ForgetArgs;
+    use crate::{app, subscribe};
+
+    /// A state directory with the names of a cluster.
+    fn saved() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let zone = SharedZone::new(unknown().unwrap());
+        zone.apply([NamesChange::Synced]);
+        std::fs::write(directory.path().join(FILE), save(&zone)).unwrap();
+        directory
+    }
+
+    /// The names of a directory.
+    fn names_of(directory: &Path) -> Arc<SharedZone> {
+        let zone = Arc::new(SharedZone::new(unknown().unwrap()));
+        read(&zone, &directory.join(FILE));
+        zone
+    }
+
+    #[test]
+    fn the_names_of_a_forgotten_cluster_are_not_read() {
+        let directory = saved();
+        assert!(names_of(directory.path()).read().is_synced());
+        let state_dir = directory.path().to_owned();
+        let args = ForgetArgs { state_dir };
+        app::forget(&args).unwrap();
+        assert!(!names_of(directory.path()).read().is_synced());
+        app::forget(&args).unwrap();
+    }
+
+    #[test]
+    fn a_running_agent_drops_the_names_of_a_forgotten_cluster() {
+        let directory = saved();
+        let pin = ClusterPin::open(directory.path());
+        pin.check("a").unwrap();
+        let zone = names_of(directory.path());
+        let mut names = Names {
+            zone: Arc::clone(&zone),
+            dialer: Dialer::new(Security::Plaintext),
+            forgotten: pin.forgotten(),
+            pin,
+            cluster: String::new(),
+            directory: directory.path().to_owned(),
+            last_failure: String::new(),
+        };
+        names.leave_cluster();
+        assert!(zone.read().is_synced());
+        subscribe::forget(directory.path()).unwrap();
+        names.leave_cluster();
+        assert!(!zone.read().is_synced());
+        assert!(!directory.path().join(FILE).exists());
     }
 }

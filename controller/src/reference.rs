@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 use portolan_catalog::{Catalog, Reason};
-use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
+use portolan_dns::{LagCollector, Metrics, NamesChange, Server, SharedZone, Zone, ZoneConfig};
 use portolan_federate::state::{Fleet, Settings};
 use portolan_reference::samples;
 use portolan_runtime::{CredentialCollector, register_process};
@@ -230,6 +230,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let config = ZoneConfig::new("cluster.local").unwrap();
     let zone = Arc::new(SharedZone::new(Zone::new(config, 1).unwrap()));
     let _lag = zone.subscribe("etcd");
+    zone.apply([NamesChange::Synced]);
     ours.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
     let server = Server::new(zone).with_metrics(Metrics::register(ours));
     assert!(server.resolve(samples::DNS_QUERY).await.is_some());

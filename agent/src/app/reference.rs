@@ -11,7 +11,7 @@ use axum::http::Request;
 use clap::CommandFactory as _;
 use portolan_dataplane::{NodePortAddresses, Tuning, settings};
 use portolan_director::Role;
-use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
+use portolan_dns::{LagCollector, Metrics, NamesChange, Server, SharedZone, Zone, ZoneConfig};
 use portolan_model::Family;
 use portolan_reconcile::Outcome;
 use portolan_reference::samples;
@@ -84,6 +84,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let config = ZoneConfig::new("cluster.local").unwrap();
     let zone = Arc::new(SharedZone::new(Zone::new(config, 1).unwrap()));
     let _lag = zone.subscribe("agent");
+    zone.apply([NamesChange::Synced]);
     ours.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
     let server = Server::new(zone).with_metrics(Metrics::register(ours));
     assert!(server.resolve(samples::DNS_QUERY).await.is_some());

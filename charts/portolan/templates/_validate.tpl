@@ -104,6 +104,15 @@ are in values.schema.json. */}}
 {{- if not (eq 3 (list (int $ports.agents) (int $ports.admin) (int $ports.dns) | uniq | len)) -}}
 {{- fail "controller.ports.agents, controller.ports.admin and controller.ports.dns must differ" -}}
 {{- end -}}
+{{- if eq (include "portolan.hasController" .) "true" -}}
+{{- $admin := include "portolan.controllerAdmin" . -}}
+{{- if and (eq (include "portolan.isLoopback" $admin) "true") (ne (include "portolan.hostNetwork" .) "true") -}}
+{{- fail "controller.adminListen is on loopback: a kubelet cannot probe it without controller.hostNetwork" -}}
+{{- end -}}
+{{- if has (include "portolan.portOf" $admin) (list (int $ports.agents | toString) (int $ports.dns | toString)) -}}
+{{- fail "controller.adminListen has the port of controller.ports.agents or controller.ports.dns: all must differ" -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.controller.service.nodePort (eq $v.controller.service.type "ClusterIP") -}}
 {{- fail "controller.service.nodePort is set: controller.service.type must be NodePort or LoadBalancer" -}}
 {{- end -}}

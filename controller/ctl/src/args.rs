@@ -68,7 +68,7 @@ pub(crate) struct ConnectArgs {
     )]
     pub(crate) controller: Vec<String>,
 
-    /// File with the controller's token (its --debug-token-file), which confirm needs over TCP.
+    /// File with the token of the controller or agent (its --debug-token-file), which confirm needs over TCP.
     #[arg(long, env = "PORTOLAN_DEBUG_TOKEN_FILE", global = true)]
     pub(crate) token_file: Option<PathBuf>,
 

@@ -113,7 +113,7 @@ impl ConnectArgs {
     }
 }
 
-/// The agent at an address.
+/// The agent at an address, which is shown no token.
 pub(crate) fn of_agent(text: &str, timeout: Duration) -> anyhow::Result<Client> {
     Ok(Client {
         address: address(text).context("--address")?,
@@ -124,6 +124,11 @@ pub(crate) fn of_agent(text: &str, timeout: Duration) -> anyhow::Result<Client> 
 }
 
 impl Client {
+    /// The same client with the file of a token, which each request shows.
+    pub(crate) fn with_token(self, token_file: Option<PathBuf>) -> Self {
+        Self { token_file, ..self }
+    }
+
     /// Name of the controller in messages.
     pub(crate) fn name(&self) -> String {
         match &self.address {

@@ -6,6 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use portolan_model::NodeTable;
 use portolan_select::Explanation;
 
+use crate::agent::AgentArgs;
 use crate::answers::{Answers, UNANSWERED, first};
 use crate::args::{Cli, ClusterCommand, Command, ConnectArgs, DiffArgs};
 use crate::client::{self, Client, clients, encoded, of_agent};
@@ -36,8 +37,7 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
         return Box::pin(trace::run(&cli.connect, args, cli.output)).await;
     }
     if let Command::Agent(args) = &cli.command {
-        let client = of_agent(&args.address, cli.connect.timeout)?;
-        return agent::run(&client, args.command).await;
+        return ask_agent(cli, args).await;
     }
     if let Some(reply) = Box::pin(of_fleet(cli)).await {
         return reply;
@@ -94,6 +94,14 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
             None => of_any(&clients, command, cli.output).await,
         },
     }
+}
+
+/// Asks the agent of this node. Dumps need no token.
+async fn ask_agent(cli: &Cli, args: &AgentArgs) -> anyhow::Result<Reply> {
+    let client = of_agent(&args.address, cli.connect.timeout)?;
+    let token_file = cli.connect.token_file.clone();
+    let client = client.with_token(token_file.filter(|_| cli.command.is_action()));
+    agent::run(&client, args.command).await
 }
 
 /// Waits for a target. Pods are listed again when one does not answer.

@@ -101,13 +101,16 @@ fn label(kind: Option<RecordType>) -> &'static str {
     }
 }
 
-/// Collector of the lag of each export: `dns_export_lag_seconds`.
+/// Collector of the lag of each export: `dns_export_lag_seconds`. Nothing is exported of a zone that is not synced, so
+/// that such a zone has no lags.
 #[derive(Debug)]
 pub struct LagCollector(pub Arc<SharedZone>);
 
 impl Collector for LagCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        encode_lags(encoder, self.0.lags())
+        let is_synced = self.0.read().is_synced();
+        let lags = is_synced.then(|| self.0.lags());
+        encode_lags(encoder, lags.unwrap_or_default())
     }
 }
 
@@ -128,4 +131,28 @@ pub fn encode_lags(
         ConstGauge::new(age.as_secs_f64()).encode(family.encode_family(&label)?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::config;
+    use crate::{NamesChange, Zone};
+
+    #[test]
+    fn a_zone_that_is_not_synced_has_no_lags() {
+        let zone = Arc::new(SharedZone::new(Zone::new(config(), 0).unwrap()));
+        let _subscription = zone.subscribe("etcd");
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
+        let series = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            let series = "dns_export_lag_seconds{way=\"etcd\"}";
+            text.matches(series).count()
+        };
+        assert_eq!(series(), 0);
+        zone.apply([NamesChange::Synced]);
+        assert_eq!(series(), 1);
+    }
 }

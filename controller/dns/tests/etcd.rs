@@ -245,7 +245,7 @@ async fn keys_follow_the_zone() -> Result<()> {
     )
     .await?;
     etcd.put(
-        "/skydns/local/cluster/svc/default/a/x0",
+        "/skydns/local/cluster/svc/default/a/_x0",
         r#"{"host":"10.9.9.9"}"#,
     )
     .await?;
@@ -262,7 +262,7 @@ async fn keys_follow_the_zone() -> Result<()> {
         NamesChange::Synced,
     ]);
     settled(&etcd, &zone, &layout).await?;
-    assert!(etcd.keys().await?["/skydns/local/cluster/svc/default/a/x0"].contains("10.0.0.1"));
+    assert!(etcd.keys().await?["/skydns/local/cluster/svc/default/a/_x0"].contains("10.0.0.1"));
 
     zone.apply([service("a", "10.0.0.3")?]);
     zone.apply([NamesChange::ServiceRemoved(ServiceKey::new("default", "b"))]);
@@ -343,9 +343,9 @@ async fn foreign_changes_are_repaired() -> Result<()> {
         Ok(())
     };
     wait().await?;
-    etcd.delete("/skydns/local/cluster/svc/default/h/172-16-0-7/x0")
+    etcd.delete("/skydns/local/cluster/svc/default/h/172-16-0-7/_x0")
         .await?;
-    etcd.put("/skydns/local/cluster/svc/default/h/172-16-0-8/x0", "{}")
+    etcd.put("/skydns/local/cluster/svc/default/h/172-16-0-8/_x0", "{}")
         .await?;
     etcd.put("/skydns/local/cluster/stray", "{}").await?;
     wait().await?;

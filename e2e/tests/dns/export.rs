@@ -23,7 +23,7 @@ use crate::agent::write;
 use crate::ask::{Question, ask};
 use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, local};
 
-const WEB: &str = "/skydns/local/cluster/svc/prod/web/_tcp/_http/x0";
+const WEB: &str = "/skydns/local/cluster/svc/prod/web/_tcp/_http/_x0";
 
 /// Keys of other programs, in the prefix and beside it.
 const FOREIGN: [&str; 4] = [

@@ -47,6 +47,7 @@
 {{- if $v.dns.agent.enabled }}
 {{- include "portolan.args" (list
   (list "dns-bind-address" "unix:///run/portolan/dns.sock")
+  (list "dns-socket-mode" $v.dns.agent.socketMode)
   (list "dns-upstream" $v.dns.upstreams)
 ) }}
 {{- end }}

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use clap::Parser as _;
@@ -239,6 +239,31 @@ async fn a_confirmation_tells_who_confirmed_and_who_failed() {
     assert!(reply.notes[0].starts_with(&*other), "{:?}", reply.notes);
     let error = run_at(&[&other, &one], &deletions).await.unwrap_err();
     assert!(error.to_string().contains("not connected"), "{error}");
+}
+
+/// An agent over TCP refuses actions without its token.
+#[tokio::test]
+async fn a_confirmation_at_an_agent_shows_the_token() {
+    let confirm = |headers: HeaderMap| async move {
+        match headers.get(header::AUTHORIZATION) {
+            Some(shown) if shown == "Bearer token" => {
+                let held = json!({"revision": 7, "deleted": 60, "records": 70});
+                (StatusCode::OK, Json(held))
+            }
+            _ => (StatusCode::UNAUTHORIZED, Json(json!({"error": "no token"}))),
+        }
+    };
+    let router = Router::new().route("/debug/confirm", post(confirm));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("--address=http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let (_file, token) = token();
+    let confirm = ["portolanctl", &token, "agent", &address, "confirm"];
+    let reply = run(&Cli::parse_from(confirm)).await.unwrap();
+    assert!(reply.text.starts_with("revision 7: "), "{}", reply.text);
+    let without = ["portolanctl", "agent", &address, "confirm"];
+    let error = run(&Cli::parse_from(without)).await.unwrap_err();
+    assert_eq!(error.to_string(), "no token");
 }
 
 #[tokio::test]

@@ -125,7 +125,7 @@ fn bounded(from: impl Read) -> anyhow::Result<String> {
 
 /// The Services of a text: documents, or lists of them.
 fn parse(text: &str) -> anyhow::Result<Vec<Service>> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, yaml_options())?;
     let mut all = Vec::new();
     for document in documents {
         match document["kind"].as_str() {
@@ -135,6 +135,20 @@ fn parse(text: &str) -> anyhow::Result<Vec<Service>> {
         }
     }
     Ok(all)
+}
+
+/// YAML without limits on the number of objects: the Services of a large cluster are no attack. The length of the
+/// text is bounded.
+fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_documents: usize::MAX,
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            max_total_scalar_bytes: usize::MAX,
+            max_total_comment_bytes: usize::MAX,
+        },
+    }
 }
 
 /// The Services of a list. Items of a ServiceList have no kind.

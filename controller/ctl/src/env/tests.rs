@@ -194,6 +194,22 @@ fn files_have_documents_and_lists() {
 }
 
 #[test]
+fn the_services_of_a_large_cluster_are_read() {
+    let item = |number: usize| {
+        format!(
+            "- {{kind: Service, metadata: {{name: a{number}, namespace: a}}, \
+             spec: {{ports: [{{port: 80}}]}}}}\n"
+        )
+    };
+    let items: String = (0..20_000).map(item).collect();
+    let found = parse(&format!("kind: List\nitems:\n{items}")).unwrap();
+    assert_eq!(found.len(), 20_000);
+    let document = |number: usize| format!("---\nkind: Service\nmetadata: {{name: a{number}}}\n");
+    let documents: String = (0..2_000).map(document).collect();
+    assert_eq!(parse(&documents).unwrap().len(), 2_000);
+}
+
+#[test]
 fn json_has_a_member_for_each_variable() {
     let variable = |name: &str, value: &str| Variable {
         name: name.to_owned(),

@@ -9,6 +9,10 @@
 //! asked for, which the plugin takes for a loop, and it has port -1. And each level has a *shadow*,
 //! an empty message at its own key, which makes the name exist for types that are read exactly.
 //!
+//! Records of a name are below its key: `_x0`, `_x1` and so on those with addresses, `_s0` and so on those with names.
+//! No hostname begins with an underscore, so that no endpoint's own key takes the place of a record. Nor is any of
+//! these a protocol's label, such as `_tcp`. The plugin strips them off the targets of SRV records.
+//!
 //! Messages that must show at their own name only have other groups: `e` the endpoints of a Service
 //! with addresses, `p` the ports of a headless one, whose endpoints show at the Service's name
 //! already.

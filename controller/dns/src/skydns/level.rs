@@ -74,7 +74,7 @@ impl Level<'_> {
         for (index, address) in addresses.enumerate() {
             self.put(
                 "ns.dns",
-                &format!("/x{index}"),
+                &format!("/_x{index}"),
                 self.address(address, 1, "d"),
             );
         }
@@ -99,7 +99,7 @@ impl Level<'_> {
                 ..self.address(address, 1, "p")
             };
             self.shadow(&name);
-            self.put(&name, "/x", message);
+            self.put(&name, "/_x0", message);
         }
     }
 
@@ -180,7 +180,7 @@ impl Level<'_> {
         if own.srv.is_empty() {
             for (index, address) in own.addresses.iter().enumerate() {
                 let message = self.address(*address, 1, "s");
-                self.put(&records.base, &format!("/x{index}"), message);
+                self.put(&records.base, &format!("/_x{index}"), message);
             }
         }
     }
@@ -214,7 +214,7 @@ impl Level<'_> {
                     group: group.to_owned(),
                     ..Message::default()
                 };
-                self.put(&at, &format!("/{letter}{count}"), message);
+                self.put(&at, &format!("/_{letter}{count}"), message);
                 count += 1;
             }
         }
@@ -237,7 +237,7 @@ impl Level<'_> {
                 port,
                 ..self.address(*address, 1, group)
             };
-            self.put(&at, &format!("/x{index}"), message);
+            self.put(&at, &format!("/_x{index}"), message);
         }
     }
 }

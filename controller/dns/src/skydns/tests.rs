@@ -17,10 +17,10 @@ use tonic::transport::Endpoint;
 use super::layout::Keys;
 use super::{ExportConfig, Layout, Message, export};
 use crate::name::absolute;
-use crate::testing::{ask, changes, config, zone_of};
+use crate::testing::{ask, changes, cluster_ip, config, hosted, port, slice, zone_of};
 use crate::zone::listings;
 use crate::zone::tests::changes::any_change;
-use crate::{NamesChange, PodMode, ServiceKey, SharedZone, Zone, ZoneConfig};
+use crate::{NamesChange, PodMode, Port, ServiceKey, SharedZone, Zone, ZoneConfig};
 
 mod plugin;
 
@@ -248,11 +248,11 @@ fn keys_and_values_are_as_specified() {
     assert_eq!(svc1[""], "{}");
     assert_eq!(svc1["/_"], marker("svc1"));
     assert_eq!(
-        svc1["/_tcp/_http/x0"],
+        svc1["/_tcp/_http/_x0"],
         r#"{"host":"10.0.0.1","port":80,"ttl":5,"targetstrip":3,"group":"s"}"#
     );
     assert_eq!(
-        svc1["/ep1a/x0"],
+        svc1["/ep1a/_x0"],
         r#"{"host":"172.0.0.1","port":80,"ttl":5,"targetstrip":1,"group":"e"}"#
     );
     for shadow in ["/ep1a", "/double-ep", "/_tcp/_http"] {
@@ -261,11 +261,11 @@ fn keys_and_values_are_as_specified() {
     assert_eq!(svc1.len(), 8);
     let hdls1 = of("hdls1");
     assert_eq!(
-        hdls1["/_tcp/_http/s0"],
+        hdls1["/_tcp/_http/_s0"],
         r#"{"host":"172-0-0-2.hdls1.testns.svc.cluster.local","port":80,"ttl":5,"group":"p"}"#
     );
     assert_eq!(
-        hdls1["/dup-name/x1"],
+        hdls1["/dup-name/_x1"],
         r#"{"host":"172.0.0.5","port":80,"ttl":5,"targetstrip":1,"group":"s"}"#
     );
     let external = of("external");
@@ -277,6 +277,42 @@ fn keys_and_values_are_as_specified() {
         )]
     );
     assert_eq!(of("unready").len(), 0);
+}
+
+#[test]
+fn an_endpoint_with_the_name_of_a_record_takes_no_address_away() {
+    let with_ports = |name: &str, ports: &[Port]| {
+        let mut service = cluster_ip(name, &["10.0.1.1"]);
+        service.ports = ports.to_vec();
+        NamesChange::Service(service)
+    };
+    let unnamed = [port("", 81)];
+    let hosts = [hosted("172.0.1.1", "x0"), hosted("172.0.1.2", "s0")];
+    let of = |name: &str, ports: &[Port]| NamesChange::Slice(slice(name, name, &hosts, ports));
+    let changes = [
+        with_ports("bare", &[]),
+        of("bare", &[]),
+        with_ports("open", &unnamed),
+        of("open", &unnamed),
+    ];
+    let zone = zone_of(config(), changes);
+    let plugin = Plugin { keys: all(&zone) };
+    for name in ["bare", "x0.bare", "s0.bare", "open", "x0.open", "s0.open"] {
+        let name = absolute(&format!("{name}.testns.svc.cluster.local")).unwrap();
+        let (code, addresses) = plugin.answer(&name, RecordType::A);
+        assert_eq!(
+            (code, addresses.len()),
+            (ResponseCode::NoError, 1),
+            "{name}"
+        );
+        for kind in [RecordType::A, RecordType::SRV] {
+            assert_eq!(
+                plugin.answer(&name, kind),
+                direct(&zone, &name, kind),
+                "{name} {kind}"
+            );
+        }
+    }
 }
 
 #[test]
