@@ -76,6 +76,7 @@ bench-stream: ## Measure the stream to 5,000 agents against simple baselines (so
 
 .PHONY: bench-federation
 bench-federation: ## Measure what clusters that share their Services cost the centre (some minutes)
+	cargo run --release -p portolan-select --example federation_heap
 	cargo run --release -p portolan-select --example federation_cost
 
 .PHONY: bench-relay
