@@ -212,7 +212,9 @@ async fn run_one(job: Job, context: Context) -> (Verdict, [String; 5]) {
         Task::Probe(check, target) => (check, target),
     };
     let (begun, name) = (Instant::now(), kind(&check.probe));
-    let outcome = context.probe(check, target).await;
+    let outcome = context
+        .probe(check, target, tokio::time::Instant::now())
+        .await;
     let took = begun.elapsed();
     let (verdict, reason) = judge(&outcome);
     let cells = [

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use crate::blocking::Files;
+use crate::connects::Connects;
 use crate::kinds::icmp::Pinger;
 use crate::kinds::tls::Configs;
 use crate::patterns::Patterns;
 use crate::programs::Programs;
 
-/// Shared state of all probes: compiled patterns, TLS configurations, ICMP sockets, reads of files. A clone is the same.
+/// Shared state of all probes: compiled patterns, TLS configurations, ICMP sockets, reads of files, connections. A clone is the same.
 #[derive(Debug, Clone, Default)]
 pub struct Context(Arc<Shared>);
 
@@ -21,6 +22,7 @@ struct Shared {
     pinger: Pinger,
     programs: Programs,
     files: Files,
+    connects: Connects,
 }
 
 impl Context {
@@ -51,5 +53,9 @@ impl Context {
 
     pub(crate) fn files(&self) -> &Files {
         &self.0.files
+    }
+
+    pub(crate) fn connects(&self) -> &Connects {
+        &self.0.connects
     }
 }

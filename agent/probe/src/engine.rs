@@ -37,7 +37,8 @@ use tokio_util::time::delay_queue::Expired;
 pub use counts::{BUCKETS, Counts, Histogram, ResultKind, kind};
 pub use settings::{Clock, Limits};
 
-use crate::{Context, Target, probe};
+use crate::probe::probe_from;
+use crate::{Context, Target};
 use publish::Publisher;
 use runs::{RunId, Runs, Subscriber};
 use slots::Slots;
@@ -57,14 +58,25 @@ impl<K: Ord + Clone + Send + Sync + 'static> Key for K {}
 
 /// Runner of a probe.
 pub trait Prober: Send + Sync + 'static {
-    /// Runs a check of a target once, within its timeout.
-    fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome>;
+    /// Runs a check of a target once, within its timeout from `start` on, which is now: reading the clock is a part of
+    /// the cost of a probe.
+    fn probe(
+        &self,
+        check: Arc<Check>,
+        target: Target,
+        start: Instant,
+    ) -> BoxFuture<'static, Outcome>;
 }
 
 impl Prober for Context {
-    fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome> {
+    fn probe(
+        &self,
+        check: Arc<Check>,
+        target: Target,
+        start: Instant,
+    ) -> BoxFuture<'static, Outcome> {
         let context = self.clone();
-        Box::pin(async move { probe(&check, &target, &context).await })
+        Box::pin(async move { probe_from(start, &check, &target, &context).await })
     }
 }
 
@@ -250,7 +262,7 @@ impl<K: Key> Engine<K> {
                     .runs
                     .get(id)
                     .map(|run| self.starter.first(&run.job.check.timers));
-                self.schedule(id, instant + delay.unwrap_or_default());
+                self.schedule(id, instant, delay.unwrap_or_default());
             }
         }
         // Changes of configuration come together already, and somebody may wait for them.
@@ -359,8 +371,24 @@ impl<K: Key> Engine<K> {
         if self.is_suspended {
             return;
         }
-        let subscribers = run.subscribers.clone();
-        let now = self.clock.at(instant);
+        // Lent, not cloned: most have one, whose key is several strings.
+        let subscribers = std::mem::take(&mut run.subscribers);
+        let next = self.tell(&subscribers, &landed, self.clock.at(instant));
+        if let Some(run) = self.runs.get_mut(landed.id) {
+            run.subscribers = subscribers;
+        }
+        let delay = next.unwrap_or(landed.check.timers.interval);
+        let delay = self.starter.jitter(delay);
+        self.schedule(landed.id, instant, delay);
+    }
+
+    /// Tells a result to its subscribers, and returns the delay until they want the next one.
+    fn tell(
+        &mut self,
+        subscribers: &[Subscriber<K>],
+        landed: &Landed,
+        now: Duration,
+    ) -> Option<Duration> {
         let mut next = None;
         for Subscriber {
             balancer: key,
@@ -368,24 +396,22 @@ impl<K: Key> Engine<K> {
             check,
         } in subscribers
         {
-            let Some(balancer) = self.balancers.get_mut(&key) else {
+            let Some(balancer) = self.balancers.get_mut(key) else {
                 continue;
             };
-            let told = balancer.take(backend, check, &landed.outcome, now);
+            let told = balancer.take(*backend, *check, &landed.outcome, now);
             let Some(told) = told else {
                 continue;
             };
             next = next.into_iter().chain([told.next]).min();
             if told.is_news {
-                self.publisher.note(&key);
+                self.publisher.note(key);
             }
-            let change = told.change.map(|change| (backend, change));
-            self.note_changes(&key, change.as_slice());
-            self.log_failure(&key, backend, &landed);
+            let change = told.change.map(|change| (*backend, change));
+            self.note_changes(key, change.as_slice());
+            self.log_failure(key, *backend, landed);
         }
-        let delay = next.unwrap_or(landed.check.timers.interval);
-        let delay = self.starter.jitter(delay);
-        self.schedule(landed.id, instant + delay);
+        next
     }
 
     /// Takes what happens by time alone: the end and the steps of ramps, publishing and saving.
@@ -408,12 +434,12 @@ impl<K: Key> Engine<K> {
     }
 
     /// Sets the time of a run's next probe; none while they are suspended.
-    fn schedule(&mut self, id: RunId, due: Instant) {
+    fn schedule(&mut self, id: RunId, now: Instant, delay: Duration) {
         if self.is_suspended {
             return;
         }
         if let Some(run) = self.runs.get_mut(id) {
-            run.due = self.slots.start(&run.job.check.timers, due);
+            run.due = self.slots.start(now, delay);
             run.timer = Some(self.timers.insert_at(id, run.due));
         }
     }

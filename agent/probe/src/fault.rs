@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use portolan_health::{Outcome, Reason};
 use rustix::io::Errno;
+use tokio::time::{Instant, timeout_at};
 
 /// The end of a probe before it has passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,13 +86,14 @@ pub(crate) fn plain(error: &io::Error) -> String {
     }
 }
 
-/// Runs a whole exchange within its time.
+/// Runs a whole exchange within its time from `start` on.
 pub(crate) async fn within<T>(
+    start: Instant,
     limit: Duration,
     exchange: impl Future<Output = Checked<T>>,
 ) -> Checked<T> {
     let late = |_| Stop::fails(format_args!("not done within {limit:?}"));
-    tokio::time::timeout(limit, exchange).await.map_err(late)?
+    timeout_at(start + limit, exchange).await.map_err(late)?
 }
 
 #[cfg(test)]

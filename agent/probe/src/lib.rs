@@ -67,6 +67,7 @@
 #![forbid(unsafe_code)]
 
 mod blocking;
+mod connects;
 mod context;
 mod engine;
 mod fault;

@@ -7,35 +7,52 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use portolan_model::check::Source;
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::net::{TcpStream, UdpSocket};
 
 use crate::Target;
 use crate::fault::{Checked, Stop};
 
 /// A connection for a conversation. With `aborts`, closing it sends RST, so no TIME_WAIT stays on either side.
 pub(crate) async fn connect(target: &Target, aborts: bool) -> Checked<TcpStream> {
-    let stream = connect_only(target, aborts).await?;
+    let socket = open(target, aborts)?;
+    begin(&socket, target)?;
+    let stream = connected(socket).await?;
     // Small writes must not wait for each other's acknowledgement. Without it they only take longer.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
-/// As [`connect`], for a connection on which nothing is sent: the fewest system calls.
-pub(crate) async fn connect_only(target: &Target, aborts: bool) -> Checked<TcpStream> {
-    let socket = match target.address {
-        SocketAddr::V4(_) => TcpSocket::new_v4(),
-        SocketAddr::V6(_) => TcpSocket::new_v6(),
-    };
+/// Waits until a socket that connects has a connection.
+pub(crate) async fn connected(socket: Socket) -> io::Result<TcpStream> {
+    let stream = TcpStream::from_std(socket.into())?;
+    stream.writable().await?;
+    match stream.take_error()? {
+        None => Ok(stream),
+        Some(error) => Err(error),
+    }
+}
+
+/// A socket for a connection. With `aborts`, closing it sends RST.
+pub(crate) fn open(target: &Target, aborts: bool) -> Checked<Socket> {
+    let domain = Domain::for_address(target.address);
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP));
     let socket = socket.map_err(|error| Stop::local("socket", &error))?;
-    let raw = SockRef::from(&socket);
     if aborts {
-        let set = raw.set_linger(Some(Duration::ZERO));
+        let set = socket.set_linger(Some(Duration::ZERO));
         set.map_err(|error| Stop::local("SO_LINGER", &error))?;
     }
-    set_source(&raw, &target.source)?;
-    let connecting = socket.connect(target.address);
-    Ok(connecting.await?)
+    set_source(&SockRef::from(&socket), &target.source)?;
+    Ok(socket)
+}
+
+/// Begins a connection. The socket is writable once there is one, or an error.
+pub(crate) fn begin(socket: &Socket, target: &Target) -> Checked<()> {
+    match socket.connect(&target.address.into()) {
+        Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// A connected socket for datagrams, at a port of the kernel's choice.

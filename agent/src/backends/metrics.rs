@@ -157,6 +157,7 @@ pub(crate) mod tests {
     use portolan_probe::{Clock, Engine, Inputs, Limits, Overrides, Prober, Target, Wanted};
     use prometheus_client::registry::Registry;
     use tokio::sync::watch;
+    use tokio::time::Instant;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -165,7 +166,7 @@ pub(crate) mod tests {
     struct Well;
 
     impl Prober for Well {
-        fn probe(&self, _: Arc<Check>, _: Target) -> BoxFuture<'static, Outcome> {
+        fn probe(&self, _: Arc<Check>, _: Target, _: Instant) -> BoxFuture<'static, Outcome> {
             Box::pin(std::future::ready(Outcome::pass()))
         }
     }

@@ -185,13 +185,18 @@ struct HostProber {
 }
 
 impl Prober for HostProber {
-    fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome> {
+    fn probe(
+        &self,
+        check: Arc<Check>,
+        target: Target,
+        start: tokio::time::Instant,
+    ) -> BoxFuture<'static, Outcome> {
         if self.source != Source::File
             && let Some(refused) = refusal(&check.probe)
         {
             return Box::pin(std::future::ready(refused));
         }
-        self.context.probe(check, target)
+        self.context.probe(check, target, start)
     }
 }
 

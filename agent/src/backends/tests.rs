@@ -340,11 +340,13 @@ async fn a_controller_starts_no_program() {
     };
     let target = || Target::at(backend(1));
     let outcome = prober(Source::Controller)
-        .probe(Arc::clone(&check), target())
+        .probe(Arc::clone(&check), target(), tokio::time::Instant::now())
         .await;
     assert!(matches!(outcome, Outcome::Fail(_)), "{outcome:?}");
     assert!(!mark.exists());
-    let outcome = prober(Source::File).probe(check, target()).await;
+    let outcome = prober(Source::File)
+        .probe(check, target(), tokio::time::Instant::now())
+        .await;
     assert_eq!(outcome, Outcome::pass());
     assert!(mark.exists());
 }
@@ -358,7 +360,7 @@ async fn a_controller_opens_no_file() {
             source,
         };
         let check = Check::new(Probe::Tls(tls.clone()));
-        prober.probe(Arc::new(check), target())
+        prober.probe(Arc::new(check), target(), tokio::time::Instant::now())
     };
     // No verdict: a backend that was up before an upgrade of the agent stays up.
     let refused = Outcome::no_verdict(LOCAL);

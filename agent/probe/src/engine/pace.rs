@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::slots::SLOT;
+use super::slots::LENGTHS;
 
 /// Starts that were not used for this time are lost. Probes of one slot start together at the allowed rate.
-const SAVED: Duration = SLOT;
+const SAVED: Duration = LENGTHS[0];
 
 /// A rate.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ mod tests {
         assert_eq!(pace.take(start), Ok(()));
         assert_eq!(pace.take(start), Err(start + Duration::from_millis(1)));
         let later = start + Duration::from_secs(10);
-        let taken = (0..100).take_while(|_| pace.take(later).is_ok()).count();
-        assert_eq!(taken, 21);
+        let taken = (0..1_000).take_while(|_| pace.take(later).is_ok()).count();
+        assert_eq!(taken, 101);
     }
 
     #[test]

@@ -2,17 +2,16 @@
 
 //! Times at which probes start together.
 //!
-//! Waking up costs more than a TCP check itself. A thousand checks a second that start by twenties share that cost.
+//! Waking up costs more than a TCP check itself. A thousand checks a second that start by hundreds share that cost.
 
 use std::time::Duration;
 
-use portolan_model::check::Timers;
 use tokio::time::Instant;
 
-/// Length of a slot.
-pub(super) const SLOT: Duration = Duration::from_millis(20);
-/// The shortest interval whose probes start with a slot: a slot is at most a fiftieth of it.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// Lengths of slots, the longest first. Each is a multiple of the next, so that long slots begin together with short ones.
+pub(super) const LENGTHS: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(20)];
+/// A slot is at most this part of the wait for it.
+const PART: u32 = 40;
 
 /// Slots, one after the other from an origin on.
 #[derive(Debug)]
@@ -25,49 +24,53 @@ impl Slots {
         Self { origin }
     }
 
-    /// Returns when a probe that is due starts: with the next slot, or when it is due if its interval is short.
-    pub(super) fn start(&self, timers: &Timers, due: Instant) -> Instant {
-        if timers.interval.min(timers.fast_interval) < SHORTEST {
+    /// Returns when a probe starts that is due after a delay: with the next slot, or just then if the delay is short.
+    pub(super) fn start(&self, now: Instant, delay: Duration) -> Instant {
+        let due = now + delay;
+        let Some(length) = LENGTHS.iter().find(|length| **length * PART <= delay) else {
             return due;
-        }
-        let nanos = due.saturating_duration_since(self.origin).as_nanos() % SLOT.as_nanos();
+        };
+        let nanos = due.saturating_duration_since(self.origin).as_nanos() % length.as_nanos();
         match u64::try_from(nanos).map(Duration::from_nanos) {
             Ok(Duration::ZERO) | Err(_) => due,
-            Ok(passed) => due + (SLOT - passed),
+            Ok(passed) => due + (*length - passed),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use portolan_model::check::{Check, Probe, TcpProbe};
-
     use super::*;
 
     #[test]
     fn a_probe_starts_with_the_next_slot() {
         let origin = Instant::now();
         let slots = Slots::new(origin);
-        let timers = Check::new(Probe::Tcp(TcpProbe::default())).timers;
-        for (due, start) in [
-            (0, 0),
-            (1, 20_000),
-            (19_999, 20_000),
-            (20_000, 20_000),
-            (20_001, 40_000),
+        let millis = Duration::from_millis;
+        for (delay, start) in [
+            (4_000, 4_000),
+            (4_001, 4_100),
+            (4_100, 4_100),
+            (60_001, 60_100),
+            // Short slots.
+            (3_999, 4_000),
+            (3_901, 3_920),
+            (800, 800),
+            (801, 820),
+            // None.
+            (799, 799),
+            (7, 7),
         ] {
-            let at = |micros| origin + Duration::from_micros(micros);
-            assert_eq!(slots.start(&timers, at(due)), at(start), "{due} us");
+            let start = origin + millis(start);
+            assert_eq!(slots.start(origin, millis(delay)), start, "{delay} ms");
         }
     }
 
     #[test]
-    fn short_intervals_are_kept() {
+    fn slots_are_counted_from_their_origin() {
         let origin = Instant::now();
-        let slots = Slots::new(origin);
-        let mut timers = Check::new(Probe::Tcp(TcpProbe::default())).timers;
-        timers.fast_interval = Duration::from_millis(999);
-        let due = origin + Duration::from_millis(7);
-        assert_eq!(slots.start(&timers, due), due);
+        let now = origin + Duration::from_micros(33_000);
+        let start = Slots::new(origin).start(now, Duration::from_secs(1));
+        assert_eq!(start, origin + Duration::from_millis(1_040));
     }
 }

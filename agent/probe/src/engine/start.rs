@@ -141,7 +141,7 @@ impl Starter {
         let late = run.noticed.saturating_duration_since(run.due);
         let probe = self
             .prober
-            .probe(Arc::clone(&check), run.job.target.clone());
+            .probe(Arc::clone(&check), run.job.target.clone(), now);
         Box::pin(async move {
             Landed {
                 id,

@@ -38,7 +38,7 @@ impl<K: Key> Engine<K> {
             .map(|(id, run)| (id, self.starter.soon(&run.job.check.timers)))
             .collect();
         for (id, delay) in soon {
-            self.schedule(id, now + delay);
+            self.schedule(id, now, delay);
         }
     }
 }

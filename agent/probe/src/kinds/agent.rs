@@ -7,6 +7,7 @@ use std::time::Duration;
 use portolan_health::{Administrative, DynamicWeight, Outcome, Word};
 use portolan_model::check::AgentProbe;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::Instant;
 
 use crate::fault::{Checked, Stop, within};
 use crate::{Target, socket};
@@ -16,7 +17,7 @@ const MAX_LINE: usize = 512;
 
 /// An agent that does not answer is no news: another check tells whether its backend serves.
 pub(crate) async fn run(probe: &AgentProbe, target: &Target, limit: Duration) -> Checked<Outcome> {
-    match within(limit, ask(probe, target)).await {
+    match within(Instant::now(), limit, ask(probe, target)).await {
         Ok(line) => Ok(Outcome::Word(word(&line))),
         Err(Stop::Fails(_)) => Ok(Outcome::Word(Word::default())),
         Err(ours) => Err(ours),

@@ -16,7 +16,7 @@ const MAX_ANSWER: usize = 64 << 10;
 
 pub(crate) async fn run(probe: &TcpProbe, target: &Target, context: &Context) -> Checked<Outcome> {
     if probe.steps.is_empty() {
-        socket::connect_only(target, true).await?;
+        context.connects().connect(target).await?;
         return Ok(Outcome::pass());
     }
     let mut conversation = Conversation {

@@ -83,7 +83,7 @@ impl World {
 }
 
 impl Prober for World {
-    fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome> {
+    fn probe(&self, check: Arc<Check>, target: Target, _: Instant) -> BoxFuture<'static, Outcome> {
         let world = self.clone();
         let mut state = self.0.lock().unwrap();
         state.started.push((Instant::now(), target.address));

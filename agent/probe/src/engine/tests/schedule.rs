@@ -31,9 +31,9 @@ async fn first_probes_are_spread_and_later_ones_jittered() {
             .filter(|first| (**first - 0.5 - f64::from(second)).abs() <= 0.5);
         assert!((20..=60).contains(&within.count()), "{firsts:?}");
     }
-    assert!(firsts.iter().all(|first| *first < 5.01));
+    assert!(firsts.iter().all(|first| *first < 5.11));
     assert!(
-        gaps.iter().all(|gap| (18.0..22.01).contains(gap)),
+        gaps.iter().all(|gap| (18.0..22.11).contains(gap)),
         "{gaps:?}"
     );
     assert!(gaps.iter().any(|gap| *gap < 18.5) && gaps.iter().any(|gap| *gap > 21.5));
@@ -53,10 +53,10 @@ async fn probes_that_are_due_at_about_the_same_time_start_together() {
     };
     let (probes, together) = starts(seconds(5)).await;
     assert!((11_000..13_000).contains(&probes), "{probes}");
-    // 50 slots a second.
-    assert!(together <= 60 * 50, "{together}");
+    // Ten slots a second; the first probes come after shorter delays.
+    assert!(together <= 55 * 10 + 500, "{together}");
     // The times of short intervals are kept, to the millisecond.
-    let (_, together) = starts(Duration::from_millis(900)).await;
+    let (_, together) = starts(Duration::from_millis(700)).await;
     assert!(together > 20_000, "{together}");
 }
 
