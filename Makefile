@@ -151,7 +151,7 @@ bench-path: ## Measure connections through a node beside kube-proxy's modes, in 
 	@e2e/bench-path
 
 .PHONY: bench-director
-bench-director: ## Measure the agent alone beside Debian's keepalived, in a guest (about eight minutes)
+bench-director: ## Measure the agent alone beside Debian's keepalived, in a guest (about twelve minutes)
 	@e2e/bench-director
 
 .PHONY: bench-dns

@@ -8,18 +8,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use portolan_e2e::rig::{Host, Rig, RigConfig};
-use portolan_e2e::wait::wait_for;
-use rustix::time::{ClockId, clock_gettime};
+use portolan_e2e::wait::{wait_for, wait_with_pauses};
 
+use crate::busy::Spinners;
 use crate::director::{Director, Program};
 use crate::lateness::Lateness;
 use crate::setup::{Load, REAL_PORT, REAL_SERVERS};
 use crate::{PATIENCE, TOO_LONG};
 
-/// Rounds of checks during which processor time is measured.
+/// Rounds of checks in which their lateness is measured.
 const ROUNDS: u64 = 3;
+/// Rounds of checks in which processor time is measured.
+const COSTLY_ROUNDS: u64 = 4;
+/// Interval at which connections are taken.
+const TAKEN: Duration = Duration::from_millis(100);
 
 /// A machine whose real servers are all its own addresses, with one listener.
 fn machine() -> Result<Rig> {
@@ -49,10 +53,6 @@ pub(crate) struct Checked {
     pub(crate) start: Duration,
     /// Checks in a second.
     pub(crate) rate: f64,
-    /// Processor time of a second.
-    pub(crate) cores: f64,
-    /// Processor time of a check, in microseconds.
-    pub(crate) each: f64,
     /// Resident memory, in MiB.
     pub(crate) memory: f64,
     /// The time that 99 of 100 checks were late at most, in milliseconds; where the program tells.
@@ -70,23 +70,68 @@ pub(crate) enum Change {
     NotWithin(Duration),
 }
 
-/// Processor time of a bare check in microseconds: a connection that is made and aborted by four system calls, without
-/// a timeout, a state or a log.
-pub(crate) fn bare(load: Load) -> Result<f64> {
+/// Times of both sides of a bare check, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bare {
+    /// A connection that is made and aborted by four system calls, without a timeout, a state or a log.
+    pub(crate) check: f64,
+    /// Taking a connection.
+    pub(crate) accept: f64,
+}
+
+/// Makes a connection to each real server, all that a listener's queue holds, and takes them.
+pub(crate) fn bare(load: Load) -> Result<Bare> {
     let rig = machine()?;
-    let _answered = listen(rig.node(0))?;
+    let listener = bind(rig.node(0))?;
     let connect_to_all = || -> Result<Duration> {
-        let before = clock_gettime(ClockId::ThreadCPUTime);
+        let before = Instant::now();
         for service in 0..load.services {
             for number in 0..load.backends {
                 let stream = TcpStream::connect(load.real_server(service, number))?;
                 rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
             }
         }
-        Ok((clock_gettime(ClockId::ThreadCPUTime) - before).try_into()?)
+        Ok(before.elapsed())
     };
-    let time = rig.node(0).namespace().run(connect_to_all)??;
-    Ok(time.as_secs_f64() * 1e6 / f64::from(load.total()))
+    let connected = rig.node(0).namespace().run(connect_to_all)??;
+    let before = Instant::now();
+    let mut taken = 0;
+    while listener.accept().is_ok() {
+        taken += 1;
+    }
+    let accepted = before.elapsed();
+    ensure!(
+        taken == load.total(),
+        "{taken} of {} connections",
+        load.total()
+    );
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(load.total());
+    Ok(Bare {
+        check: each(connected),
+        accept: each(accepted),
+    })
+}
+
+/// The processor time that a machine uses for each check of a program, in microseconds, less that of the other side.
+pub(crate) fn cost(program: Program, load: Load, bare: Bare) -> Result<f64> {
+    let rig = machine()?;
+    let answered = listen(rig.node(0))?;
+    let spinners = Spinners::start()?;
+    let before = spinners.alone()?;
+    let mut director = Director::new(program, rig.node(0))?;
+    let text = director.text(load.keepalived(1))?;
+    director.write(&text)?;
+    director.start()?;
+    director.programmed(load, Instant::now())?;
+    let total = u64::from(load.total());
+    // The first checks of all backends are spread, and not measured.
+    let begun = answered.wait_for(total)?;
+    let sample = spinners.sample();
+    let checked = answered.wait_for(total * COSTLY_ROUNDS)? - begun;
+    let count = spinners.since(sample);
+    drop(director);
+    let used = count.used([before, spinners.alone()?]);
+    Ok(used.as_secs_f64() * 1e6 / checked as f64 - bare.accept)
 }
 
 /// Starts a program, and has it check all backends and change a weight, some times.
@@ -103,19 +148,12 @@ pub(crate) fn run(program: Program, load: Load, changes: u32) -> Result<Checked>
     let start = director.programmed(load, begun)?;
 
     // The first checks of all backends are spread, and not measured.
-    let checks = |more: u64| -> Result<u64> {
-        let enough = answered.load(Ordering::Relaxed) + more;
-        wait_for("checks", PATIENCE, || {
-            let now = answered.load(Ordering::Relaxed);
-            (now >= enough).then_some(now)
-        })
-    };
     let total = u64::from(load.total());
-    let before = checks(total)?;
-    let (since, cpu) = (Instant::now(), director.cpu()?);
+    let before = answered.wait_for(total)?;
+    let since = Instant::now();
     let lateness = Lateness::read(program, &director)?;
-    let checked = checks(total * ROUNDS)? - before;
-    let (took, cpu) = (since.elapsed(), director.cpu()? - cpu);
+    let checked = answered.wait_for(total * ROUNDS)? - before;
+    let took = since.elapsed();
     let late = Lateness::read(program, &director)?;
     let late = late.zip(lateness).map(|(after, before)| after.p99(&before));
     let mut times = Vec::new();
@@ -126,8 +164,6 @@ pub(crate) fn run(program: Program, load: Load, changes: u32) -> Result<Checked>
     Ok(Checked {
         start,
         rate: checked as f64 / took.as_secs_f64(),
-        cores: cpu.as_secs_f64() / took.as_secs_f64(),
-        each: cpu.as_secs_f64() / checked as f64 * 1e6,
         memory: director.memory()?,
         late,
         weight: median(times).context("no change")?,
@@ -166,20 +202,44 @@ fn median(times: Vec<Change>) -> Option<Change> {
     took.get(took.len() / 2).copied().map(Change::Took)
 }
 
-/// Takes connections to all addresses of a machine, and counts them.
-fn listen(host: &Host) -> Result<Arc<AtomicU64>> {
+/// A count of connections.
+#[derive(Debug)]
+struct Answered(Arc<AtomicU64>);
+
+impl Answered {
+    /// Waits for this number of connections, and returns the count.
+    fn wait_for(&self, more: u64) -> Result<u64> {
+        let enough = self.0.load(Ordering::Relaxed) + more;
+        wait_with_pauses("checks", PATIENCE, TAKEN, || {
+            let now = self.0.load(Ordering::Relaxed);
+            (now >= enough).then_some(now)
+        })
+    }
+}
+
+/// A listener at all addresses of a machine, whose queue holds 4,096 connections. It does not wait for any.
+fn bind(host: &Host) -> Result<TcpListener> {
     let bind = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, REAL_PORT));
     let listener = host.namespace().run(bind)??;
-    // A second call sets the length of the queue: all checks may come at once.
+    // A second call sets the length of the queue.
     rustix::net::listen(&listener, 4096)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Takes connections to all addresses of a machine, and counts them.
+fn listen(host: &Host) -> Result<Answered> {
+    let listener = bind(host)?;
     let answered = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&answered);
-    // It ends with the process: nothing closes the listener.
+    // It ends with the process: nothing closes the listener. It takes all that wait, so that it wakes up rarely.
     thread::spawn(move || {
-        for stream in listener.incoming() {
-            drop(stream);
-            count.fetch_add(1, Ordering::Relaxed);
+        loop {
+            while listener.accept().is_ok() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            thread::park_timeout(TAKEN);
         }
     });
-    Ok(answered)
+    Ok(Answered(answered))
 }

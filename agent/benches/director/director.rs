@@ -19,8 +19,6 @@ use crate::setup::{self, Load};
 
 /// Name of the machine.
 pub(crate) const NODE: &str = "node1";
-/// The time of one tick of `/proc/PID/stat`, `USER_HZ`.
-const TICK: Duration = Duration::from_millis(10);
 const ADMIN: &str = "127.0.0.1:10249";
 
 /// A program under test.
@@ -150,19 +148,6 @@ impl<'a> Director<'a> {
             all.push(std::fs::read_to_string(self.checker())?.trim().parse()?);
         }
         Ok(all)
-    }
-
-    /// User and system time of the program so far.
-    pub(crate) fn cpu(&self) -> Result<Duration> {
-        let mut ticks = 0;
-        for process in self.processes()? {
-            let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-            let rest = stat.rsplit_once(')').context("/proc/PID/stat")?.1;
-            for field in rest.split_whitespace().skip(11).take(2) {
-                ticks += field.parse::<u32>()?;
-            }
-        }
-        Ok(TICK * ticks)
     }
 
     /// Resident memory of the program, in MiB.
