@@ -11,7 +11,8 @@ use crate::kinds::tls::Configs;
 use crate::patterns::Patterns;
 use crate::programs::Programs;
 
-/// Shared state of all probes: compiled patterns, TLS configurations, ICMP sockets, reads of files, connections. A clone is the same.
+/// Shared state of all probes: compiled patterns, TLS configurations, ICMP sockets, reads of files, connections. A clone
+/// is the same.
 #[derive(Debug, Clone, Default)]
 pub struct Context(Arc<Shared>);
 
