@@ -73,12 +73,11 @@ impl Connects {
             return Ok(());
         }
         if let Some(error) = socket.take_error()? {
-            return Err(error.into());
+            return made_or(error);
         }
         // Nobody else has it any more.
         let socket = Arc::into_inner(socket).ok_or(io::Error::from(io::ErrorKind::ResourceBusy))?;
-        connected(socket).await?;
-        Ok(())
+        connected(socket).await.map_or_else(made_or, |_| Ok(()))
     }
 
     /// A socket that closes by RST.
@@ -165,6 +164,15 @@ fn look_at(sockets: &[Weak<Socket>]) -> io::Result<Vec<PollFlags>> {
         .collect())
 }
 
+/// A connection that the server has reset was made: before one, its answer is a refusal. A reset that comes later is not
+/// seen.
+fn made_or(error: io::Error) -> Checked<()> {
+    match error.kind() {
+        io::ErrorKind::ConnectionReset => Ok(()),
+        _ => Err(error.into()),
+    }
+}
+
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -201,15 +209,18 @@ mod tests {
         assert_eq!((first, third), (Ok(()), Ok(())));
     }
 
-    #[tokio::test]
-    async fn a_socket_is_used_again_after_its_connection_was_reset() {
+    #[test]
+    fn a_socket_is_used_again_after_its_connection_was_reset() {
         let connects = Connects::default();
         let mut sockets = BTreeSet::new();
         // Servers of several addresses: a connection to one leaves nothing behind for the next.
         for _ in 0..3 {
             let (listener, target) = listen();
-            connects.connect(&target).await.unwrap();
+            let socket = connects.socket(&target).unwrap();
+            begin(&socket, &target).unwrap();
             let (mut stream, _) = listener.accept().unwrap();
+            // The connection is there on this side too: the server has its last packet.
+            connects.reset(socket, &target);
             let end = stream.read(&mut [0]).unwrap_err();
             assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
             let idle = lock(&connects.idle);
@@ -217,10 +228,37 @@ mod tests {
             sockets.insert(idle.v4[0].as_raw_fd());
         }
         assert_eq!(sockets.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_fails_with_a_socket_that_was_used_before() {
+        let connects = Connects::default();
+        let (_listener, target) = listen();
+        connects.connect(&target).await.unwrap();
         let (_, closed) = listen();
         let refused = connects.connect(&closed).await;
         assert_eq!(refused, Err(Stop::fails("connection refused")));
-        assert!(lock(&connects.idle).v4.is_empty());
+        assert_eq!(connects.connect(&target).await, Ok(()));
+    }
+
+    #[test]
+    fn a_connection_that_the_server_reset_was_made() {
+        let reset = |kind| made_or(io::Error::from(kind));
+        assert_eq!(reset(io::ErrorKind::ConnectionReset), Ok(()));
+        let refused = reset(io::ErrorKind::ConnectionRefused);
+        assert_eq!(refused, Err(Stop::fails("connection refused")));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_resets_at_once_passes() {
+        let (listener, target) = listen();
+        let server = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let linger = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+            linger.unwrap();
+        });
+        assert_eq!(Connects::default().connect(&target).await, Ok(()));
+        server.join().unwrap();
     }
 
     #[tokio::test]
