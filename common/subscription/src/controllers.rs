@@ -53,6 +53,7 @@ pub struct Controllers {
     endpoints: Endpoints,
     resolver: Resolver,
     reconnect: Reconnect<Target>,
+    has_others: bool,
 }
 
 impl Controllers {
@@ -63,6 +64,7 @@ impl Controllers {
             endpoints: endpoints.into(),
             resolver: Resolver::default(),
             reconnect: Reconnect::new(RandomState::new().hash_one(())),
+            has_others: false,
         }
     }
 
@@ -75,6 +77,7 @@ impl Controllers {
     /// Waits until the list of controllers changes. The next controller is one of the new list.
     pub async fn changed(&mut self) {
         self.endpoints.changed().await;
+        self.has_others = false;
         self.reconnect.begin_round(Vec::new());
     }
 
@@ -84,15 +87,18 @@ impl Controllers {
         if self.reconnect.current().is_none() {
             let endpoints = self.endpoints.list();
             let targets = self.resolver.resolve(&endpoints).await;
+            let first = targets.first().map(|target| target.address);
+            self.has_others = targets.iter().any(|target| Some(target.address) != first);
             self.reconnect.begin_round(targets);
         }
         self.reconnect.current().cloned()
     }
 
-    /// Returns `true` if there are other controllers than the current one.
+    /// Returns `true` if there are other controllers than the current one. One address is one controller, whatever its
+    /// names.
     #[must_use]
     pub fn has_others(&self) -> bool {
-        self.reconnect.has_others()
+        self.has_others
     }
 
     /// Time at which this program leaves a controller that is about to stop.
@@ -124,6 +130,19 @@ mod tests {
     async fn port(controllers: &mut Controllers) -> Option<u16> {
         let current = controllers.current().await;
         current.map(|target| target.address.port())
+    }
+
+    #[tokio::test]
+    async fn names_of_one_address_are_one_controller() {
+        for (hosts, has_others) in [
+            (["127.0.0.1", "127.1"], false),
+            (["127.0.0.1", "127.0.0.2"], true),
+        ] {
+            let uris = hosts.map(|host| format!("http://{host}:3").parse().unwrap());
+            let mut controllers = Controllers::new(uris.to_vec());
+            assert!(controllers.current().await.is_some());
+            assert_eq!(controllers.has_others(), has_others, "{hosts:?}");
+        }
     }
 
     #[tokio::test]

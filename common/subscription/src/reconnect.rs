@@ -47,8 +47,6 @@ pub enum End {
 #[derive(Debug)]
 pub struct Reconnect<T> {
     round: VecDeque<T>,
-    /// The number of targets at the beginning of the round.
-    size: usize,
     /// The target that was left last.
     left: Option<T>,
     last_wait: Duration,
@@ -61,7 +59,6 @@ impl<T: PartialEq> Reconnect<T> {
     pub fn new(seed: u64) -> Self {
         Self {
             round: VecDeque::new(),
-            size: 0,
             left: None,
             last_wait: BASE,
             random: Random(seed),
@@ -77,22 +74,16 @@ impl<T: PartialEq> Reconnect<T> {
     /// Begins a round over these targets. The one that was left last is not the first, if there are
     /// others.
     pub fn begin_round(&mut self, targets: Vec<T>) {
-        self.size = targets.len();
+        let size = targets.len();
         self.round = targets.into();
-        for last in (1..self.size).rev() {
+        for last in (1..size).rev() {
             let other = self.random.below(last as u64 + 1);
             self.round
                 .swap(last, usize::try_from(other).unwrap_or(last));
         }
         if self.left.is_some() && self.round.front() == self.left.as_ref() {
-            self.round.rotate_left(1.min(self.size));
+            self.round.rotate_left(1.min(size));
         }
-    }
-
-    /// Returns `true` if there are other targets.
-    #[must_use]
-    pub fn has_others(&self) -> bool {
-        self.size > 1
     }
 
     /// Time of the agent's leave within the time of a Goaway, over which agents spread.
