@@ -20,7 +20,7 @@ use tonic::transport::{Server, Uri};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::super::{Endpoints, SubscribeConfig};
-use super::support::{Agent, config, patiently, record, services};
+use super::support::{Agent, impatient, patiently, record, services};
 
 type Frames = mpsc::Sender<Result<v1::Frame, Status>>;
 
@@ -332,7 +332,12 @@ async fn a_controller_that_says_nonsense_is_left_for_another() {
 async fn a_silent_controller_is_left_for_another() {
     let mut silent = Controller::start().await;
     let mut other = Controller::start().await;
-    let mut agent = Agent::start(&[silent.address, other.address]);
+    let addresses = [silent.address, other.address];
+    let uris = addresses.map(|address| format!("http://{address}").parse().unwrap());
+    let mut agent = Agent::start_as(SubscribeConfig {
+        endpoints: uris.to_vec().into(),
+        ..impatient()
+    });
     // The one that is connected first stays silent.
     let (held, stream) = tokio::select! {
         held = silent.accept() => (held, other.accept().await),
@@ -355,7 +360,7 @@ async fn a_silent_controller_is_left_for_another_that_was_listed_later() {
     let (lists, followed) = watch::channel(list(&silent));
     let mut agent = Agent::start_as(SubscribeConfig {
         endpoints: Endpoints::Followed(followed),
-        ..config()
+        ..impatient()
     });
     let held = silent.accept().await;
     lists.send_replace(list(&other));

@@ -34,7 +34,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// An agent of node `a` that gives a silent controller half a second.
+    /// An agent of node `a`.
     pub(super) fn start(endpoints: &[SocketAddr]) -> Self {
         Self::start_with(endpoints, Security::Plaintext)
     }
@@ -107,7 +107,8 @@ pub(super) fn services(table: &Subscribed) -> Vec<String> {
     keys.map(|key| key.service.to_string()).collect()
 }
 
-/// For node `a`, which gives a silent controller half a second, and keeps nothing.
+/// For node `a`, which gives a silent controller 10 s, more than a busy machine takes to send a table, and keeps
+/// nothing.
 pub(crate) fn config() -> SubscribeConfig {
     SubscribeConfig {
         endpoints: vec![].into(),
@@ -119,8 +120,16 @@ pub(crate) fn config() -> SubscribeConfig {
         state_dir: None,
         disk_patience: Duration::from_millis(50),
         guard: GuardConfig::default(),
-        first_commit_timeout: Duration::from_millis(500),
+        first_commit_timeout: Duration::from_secs(10),
         backends: None,
+    }
+}
+
+/// The same that gives a silent controller half a second.
+pub(super) fn impatient() -> SubscribeConfig {
+    SubscribeConfig {
+        first_commit_timeout: Duration::from_millis(500),
+        ..config()
     }
 }
 

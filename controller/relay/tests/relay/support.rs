@@ -144,7 +144,7 @@ impl Relay {
             name: "r".to_owned(),
             version: "test".to_owned(),
             guard,
-            first_commit_timeout: Duration::from_millis(500),
+            first_commit_timeout: Duration::from_secs(10),
             cores: 1,
         };
         let outlets = Outlets {
@@ -200,7 +200,7 @@ impl Agent {
             state_dir: None,
             disk_patience: Duration::from_millis(50),
             guard: GuardConfig::default(),
-            first_commit_timeout: Duration::from_millis(500),
+            first_commit_timeout: Duration::from_secs(10),
             backends: None,
         };
         let (sender, tables) = watch::channel(None);
