@@ -28,14 +28,14 @@ pub(crate) struct Spinners {
     ended: Arc<AtomicBool>,
 }
 
-/// A time, and what the threads had counted.
+/// A time, and the count of the threads at it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     at: Instant,
     counted: u64,
 }
 
-/// What was counted in a time.
+/// A count, and the time that it took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     pub(crate) took: Duration,

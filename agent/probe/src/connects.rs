@@ -56,7 +56,7 @@ struct Places {
     pause: Option<Pause>,
     /// A socket is gone with its waiter.
     sockets: Vec<Weak<Socket>>,
-    /// What was seen of each socket.
+    /// The state of each socket at the look; empty before it.
     seen: Vec<PollFlags>,
 }
 
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Batch {
 }
 
 impl Batch {
-    /// Returns what was seen of a socket: nothing as long as it connects. The first call looks at all.
+    /// Returns the state of a socket: empty as long as it connects. The first call looks at all.
     fn look(&self, place: usize) -> io::Result<PollFlags> {
         let mut places = lock(&self.0);
         if !places.is_over() {

@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// What is sent now, with its revisions.
+    /// The messages that are sent now, with their revisions.
     fn sent(all: &mut Acknowledgements, is_holding: bool, now: Instant) -> Vec<(char, u64)> {
         let next = || match all.next_message(is_holding, now)? {
             Message::Received(received) => Some(('r', received.revision)),

@@ -30,7 +30,7 @@ pub struct PlanTooLarge {
 /// A bound of an edge that a part of a plan would break.
 #[derive(Debug, Clone, Copy)]
 enum Excess {
-    /// That of one plan, with its bytes.
+    /// The bound of one plan, with its bytes.
     Plan(usize),
     /// The most of something that all plans have.
     All(usize, &'static str),

@@ -185,7 +185,7 @@ fn a_cluster_is_drained_as_long_as_its_drain_leaves_it_nothing() {
     }
 }
 
-/// Whether anything is kept of imports, and of exports at gateways, after policies of these clusters.
+/// Returns `true` if anything is kept of imports, and of exports at gateways, after policies of these clusters.
 fn kept_after(policies: [(&[&str], bool); 2]) -> [bool; 2] {
     let mut saved = saved(Phase::Ready, 20);
     for kept in saved.imports.values_mut() {

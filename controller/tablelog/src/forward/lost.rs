@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a transition takes from the published tables.
+//! Losses of a transition: parts of the published tables that it lacks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
