@@ -281,12 +281,15 @@ impl Writer<'_> {
         rule
     }
 
-    /// Remembers the destinations of clients of ways with affinity, once they are translated.
+    /// Remembers the destinations of clients of ways with affinity, once they are translated. Of a connection, the
+    /// first packet alone: it has just drawn an endpoint of the lists. One that is sent again is new as well until it
+    /// is answered, and its endpoint may be gone by then.
     fn remember(&mut self, needs: &Needs) {
         for (name, hook) in [("after-in", Hook::Prerouting), ("after-out", Hook::Output)] {
             self.base(name, ChainKind::Filter, hook, AFTER_DSTNAT);
             let mut rule = vec![Expression::ct(Ct::State, Register::FIRST)];
             rule.extend(has_bits(Ct::STATE_NEW));
+            rule.extend(is_unconfirmed());
             rule.extend(is_translated());
             rule.push(Expression::verdict(&Verdict::Jump("remember".into())));
             self.rule(name, rule);
@@ -437,6 +440,17 @@ pub(crate) fn has_bits(bits: u32) -> [Expression; 2] {
     [
         Expression::bitwise(Register::FIRST, &bits.to_ne_bytes(), &[0; 4]),
         Expression::compare(Register::FIRST, Operator::NotEqual, &[0; 4]),
+    ]
+}
+
+/// The expressions that match until a packet of the connection has passed the last hook: in chains of the first hooks,
+/// they match its first packet.
+fn is_unconfirmed() -> [Expression; 3] {
+    let bits = Ct::STATUS_CONFIRMED.to_ne_bytes();
+    [
+        Expression::ct(Ct::Status, Register::FIRST),
+        Expression::bitwise(Register::FIRST, &bits, &[0; 4]),
+        Expression::compare(Register::FIRST, Operator::Equal, &[0; 4]),
     ]
 }
 

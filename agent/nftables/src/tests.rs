@@ -399,6 +399,18 @@ fn segments_of_imports_are_clamped_unless_that_is_switched_off() {
 }
 
 #[test]
+fn a_client_is_remembered_by_the_first_packet_of_a_connection_alone() {
+    for family in Family::ALL {
+        let content = crate::everything(family, &config(), &NodeInfo::default());
+        let text = content.text(family, crate::TABLE).unwrap();
+        // A packet that is sent again finds its connection confirmed.
+        let rule = "ct state new ct status ! confirmed ct status dnat jump remember";
+        assert_eq!(text.matches(rule).count(), 2, "{text}");
+        assert_eq!(text.matches("jump remember").count(), 2, "{text}");
+    }
+}
+
+#[test]
 fn every_rule_has_a_text() {
     let interface = |name: &str| DetectLocal::InterfacePrefix(name.to_owned());
     for detect_local in [

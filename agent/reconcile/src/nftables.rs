@@ -4,11 +4,11 @@
 
 mod clients;
 mod hand_over;
+mod observed;
 mod takeover;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,39 +23,14 @@ use portolan_plan::host::Host;
 use portolan_plan::{Config, NodeFacts};
 
 use crate::{Counts, FormerIpvs, HostOutcome, Outcome, Retirement, StaleFlows, refused_host};
+use clients::ClientsDue;
+use observed::Observed;
 
 /// Transactions that lost against others, before one is made whatever others do.
 const ATTEMPTS: usize = 3;
 
 /// Name of the table of checks, which is never made.
 const PROBE: &str = "portolan-probe";
-
-/// Our tables in the kernel.
-#[derive(Debug, Clone, Default)]
-struct Observed {
-    tables: BTreeMap<Family, Option<TableContent>>,
-    /// The generation in which they were so; `None` if others made one meanwhile.
-    generation: Option<u32>,
-    /// A notice of changes by others that no reading has followed yet. The kernel gives it only once.
-    is_due: bool,
-}
-
-impl Observed {
-    /// Returns whether the tables must be read, which stays so until they are. `told` is whether others have changed
-    /// them, if that is known.
-    fn must_be_read(&mut self, told: Option<bool>, now: u32) -> bool {
-        self.is_due |= match told {
-            Some(true) => true,
-            // Others have changed tables of their own.
-            Some(false) => self.generation.is_none(),
-            None => self.generation != Some(now),
-        };
-        if !self.is_due {
-            self.generation = Some(now);
-        }
-        self.is_due
-    }
-}
 
 /// Reconciles the kernel's nftables with one table.
 #[derive(Debug)]
@@ -80,8 +55,8 @@ pub struct NftablesReconciler {
     former: Option<FormerIpvs<Kernel>>,
     /// The rules of a kube-proxy from which the node is taken over.
     kube_proxy: Option<KubeProxyRules>,
-    /// Families in which clients may be remembered with destinations that are not theirs any more.
-    clients_due: Families,
+    /// Looks at remembered clients that are due.
+    clients_due: ClientsDue,
     /// The node as the table of the last reconciliation describes it.
     node: NodeInfo,
     /// Families that are as this table says; none if it may be older than the kernel's state.
@@ -104,7 +79,7 @@ impl NftablesReconciler {
             followed: None,
             is_doubtful: false,
             flows_due: due,
-            clients_due: due,
+            clients_due: due.iter().collect(),
             node: NodeInfo::default(),
             current: Families::NONE,
             former: None,
@@ -196,6 +171,22 @@ impl NftablesReconciler {
         self.followed = None;
     }
 
+    /// Forgets what was read unless the kernel proves that our tables are still so, which saves a complete reading. The
+    /// facts about the node, which no generation tells of, are read in any case.
+    pub async fn forget_unproven(&mut self) {
+        let generation = self.kernel.generation().ok();
+        let is_proven = self
+            .observed
+            .as_ref()
+            .zip(generation)
+            .is_some_and(|(observed, now)| observed.is_proven(now, Instant::now()));
+        if !is_proven {
+            self.forget();
+        } else if let Err(error) = self.refresh_facts().await {
+            tracing::debug!(%error, "the next reconciliation reads the facts");
+        }
+    }
+
     /// Checks cheaply whether anybody has changed a table, and compares ours if so. Returns the first
     /// difference, and forgets what was read then.
     ///
@@ -239,6 +230,7 @@ impl NftablesReconciler {
             tables: tables.into_iter().collect(),
             generation: Some(generation),
             is_due: false,
+            read_at: Some(Instant::now()),
         })
     }
 

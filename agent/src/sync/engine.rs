@@ -41,6 +41,12 @@ pub trait Engine: Send {
     /// Forgets what was read, so that the next reconciliation reads it.
     fn forget(&mut self);
 
+    /// Forgets what was read for a periodic comparison, unless the kernel proves that it is still so.
+    fn forget_unproven(&mut self) -> impl Future<Output = ()> + Send {
+        self.forget();
+        std::future::ready(())
+    }
+
     /// Makes the kernel equal to a table. One from disk deletes nothing that it lacks.
     fn reconcile(
         &mut self,
@@ -50,6 +56,11 @@ pub trait Engine: Send {
 
     /// Completes a reconciliation with deferred work.
     fn settle(&mut self) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+
+    /// Time at which [`Self::settle`] has more to do, and stale flows are to be deleted after it.
+    fn settles_at(&self) -> Option<Instant> {
+        None
+    }
 
     /// Deletes stale UDP flows, if there may be any; returns how many.
     fn forget_stale_flows(
@@ -313,6 +324,10 @@ impl Engine for NftablesReconciler {
         self.forget();
     }
 
+    async fn forget_unproven(&mut self) {
+        self.forget_unproven().await;
+    }
+
     async fn reconcile(
         &mut self,
         table: &Arc<NodeTable>,
@@ -328,6 +343,10 @@ impl Engine for NftablesReconciler {
 
     async fn settle(&mut self) -> Result<(), DataplaneError> {
         self.settle()
+    }
+
+    fn settles_at(&self) -> Option<Instant> {
+        self.settles_at()
     }
 
     async fn begin_takeover(

@@ -118,6 +118,7 @@ pub async fn run<E: Engine>(
         takeover_at: None,
         retire_at: None,
         retirement: None,
+        settle_at: None,
         quiet_until: Instant::now(),
         host: None,
         host_warnings: Vec::new(),
@@ -154,7 +155,8 @@ pub async fn run<E: Engine>(
                 this.reconciler.try_again(Instant::now().into_std());
                 this.reconcile().await;
             }
-            Some(Wake::Sync) => this.look_at_kernel().await,
+            Some(Wake::Sync) => this.sync().await,
+            Some(Wake::Settle) => this.settle_again().await,
             Some(Wake::Takeover) => this.continue_takeover().await,
             Some(Wake::Retire) => this.retire().await,
         }
@@ -175,6 +177,8 @@ enum Wake {
     Sync,
     /// The check period has passed.
     Check,
+    /// The rest of a reconciliation is due.
+    Settle,
     /// Notified when the node's addresses may have changed.
     Addresses,
     /// Draining real servers are to be checked.
@@ -211,6 +215,8 @@ struct SyncLoop<E> {
     retire_at: Option<Instant>,
     /// Progress of the retirement of another dataplane of ours; `None` before it begins.
     retirement: Option<Retirement>,
+    /// Time at which the rest of the last reconciliation is due.
+    settle_at: Option<Instant>,
     /// Time until which notifications of foreign changes wait.
     quiet_until: Instant,
     /// Changes of the table that are not programmed.
@@ -234,6 +240,7 @@ impl<E: Engine> SyncLoop<E> {
             () = at(self.drain_at) => Some(Wake::Drain),
             () = at(self.takeover_at) => Some(Wake::Takeover),
             () = at(self.retire_at) => Some(Wake::Retire),
+            () = at(self.settle_at) => Some(Wake::Settle),
         }
     }
 
@@ -265,6 +272,12 @@ impl<E: Engine> SyncLoop<E> {
                 self.retry();
             }
         }
+    }
+
+    /// Reads the kernel, unless it is certainly as it was, and reconciles.
+    async fn sync(&mut self) {
+        self.reconciler.forget_unproven().await;
+        self.reconcile().await;
     }
 
     /// Reads the kernel and reconciles.
@@ -306,14 +319,35 @@ impl<E: Engine> SyncLoop<E> {
             let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
             outputs.health_checks.apply(wanted, addresses).await;
         }
-        if let Err(error) = self.reconciler.settle().await {
-            tracing::warn!(%error, "the reconciliation is not complete: the next one completes it");
-        }
+        self.settle().await;
         self.tell_ways();
         self.plan_retry(&outcome);
         self.forget_stale_flows(&target).await;
         self.note_drains(&target);
         self.plan_retirement(&target, &outcome);
+    }
+
+    /// Completes a reconciliation, and plans the rest of that.
+    async fn settle(&mut self) {
+        self.settle_at = None;
+        match self.reconciler.settle().await {
+            Ok(()) => self.settle_at = self.reconciler.settles_at().map(Instant::from_std),
+            Err(error) => {
+                tracing::warn!(%error, "the reconciliation is not complete: the next one completes it");
+            }
+        }
+    }
+
+    /// Does the rest of a reconciliation. With a newer table the next reconciliation does it.
+    async fn settle_again(&mut self) {
+        self.settle_at = None;
+        let target = self.inputs.tables.borrow().clone();
+        let is_newest = !self.inputs.tables.has_changed().unwrap_or(true);
+        if let Some(target) = target.filter(|_| is_newest) {
+            self.settle().await;
+            // After clients: the next packet of a flow is led to the endpoint that its client is remembered with.
+            self.forget_stale_flows(&target).await;
+        }
     }
 
     /// Tells the health checks which ways they have. A probe with a mark that leads nowhere would go to any backend.

@@ -89,6 +89,10 @@ impl<A: Engine, O: Opens> Engine for Succession<A, O> {
         with!(self, engine => engine.forget());
     }
 
+    async fn forget_unproven(&mut self) {
+        with!(self, engine => engine.forget_unproven().await);
+    }
+
     async fn reconcile(
         &mut self,
         table: &Arc<NodeTable>,
@@ -99,6 +103,13 @@ impl<A: Engine, O: Opens> Engine for Succession<A, O> {
 
     async fn settle(&mut self) -> Result<(), DataplaneError> {
         with!(self, engine => engine.settle().await)
+    }
+
+    fn settles_at(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::First(engine) => engine.settles_at(),
+            Stage::Second(engine) => engine.settles_at(),
+        }
     }
 
     async fn forget_stale_flows(

@@ -4,8 +4,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+mod affinity;
 mod marks;
 mod ranges;
+mod readings;
 mod removal;
 mod takeover;
 mod traces;

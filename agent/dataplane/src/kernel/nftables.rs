@@ -90,7 +90,8 @@ impl NftablesKernel {
         blocking(|| self.nftables.check(family, table, requests))
     }
 
-    /// Reads the table of each family, all of the same generation unless tables keep changing.
+    /// Reads the table of each family, all of the same generation unless tables keep changing. That generation is a past
+    /// one then, so that they are read again.
     ///
     /// # Errors
     /// If the kernel cannot be read.
@@ -101,18 +102,18 @@ impl NftablesKernel {
     ) -> Result<Observed, DataplaneError> {
         let nftables = &mut self.nftables;
         let read = || {
-            let mut before = nftables.generation()?;
-            let mut contents = Vec::new();
+            let mut after = nftables.generation()?;
+            let (mut before, mut contents) = (after, Vec::new());
             for _ in 0..ATTEMPTS {
+                before = after;
                 contents = Vec::new();
                 for family in families {
                     contents.push((*family, nftables.content(*family, table)?));
                 }
-                let after = nftables.generation()?;
+                after = nftables.generation()?;
                 if after == before {
                     break;
                 }
-                before = after;
             }
             Ok((contents, before))
         };

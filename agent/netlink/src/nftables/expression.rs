@@ -116,8 +116,10 @@ pub enum Direction {
 }
 
 impl Ct {
-    /// The bit of [`Ct::State`] of a connection's first packets.
+    /// The bit of [`Ct::State`] of a connection's packets until one is answered.
     pub const STATE_NEW: u32 = 8;
+    /// The bit of [`Ct::Status`] of connections whose first packet has passed the last hook (`IPS_CONFIRMED`).
+    pub const STATUS_CONFIRMED: u32 = 8;
     /// The bit of [`Ct::Status`] of connections with a translated destination (`IPS_DST_NAT`).
     pub const STATUS_DNAT: u32 = 0x20;
 

@@ -2,8 +2,11 @@
 
 //! Clients that are remembered with destinations that are not theirs any more.
 
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
 use portolan_dataplane::DataplaneError;
-use portolan_model::Family;
+use portolan_model::{Families, Family, Protocol};
 use portolan_netlink::Errno;
 use portolan_netlink::SocketError;
 use portolan_netlink::nftables::{CommitError, Key, Request, Value};
@@ -14,38 +17,122 @@ use super::NftablesReconciler;
 /// Most clients that one transaction forgets.
 const TOGETHER: usize = 4_096;
 
+/// The time between two looks at clients. A packet that drew an endpoint just before it was deleted may have its client
+/// remembered after the first look; no packet is in the rules for as long as this.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A look at the clients of a family that is due.
+#[derive(Debug, Clone, Copy)]
+enum Look {
+    /// The one that follows a change.
+    First,
+    /// The second one, and its time.
+    Second(Instant),
+}
+
+/// Families in which clients may be remembered with destinations that are not theirs any more.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ClientsDue(BTreeMap<Family, Look>);
+
+impl ClientsDue {
+    /// Adds a family that has changed.
+    pub(super) fn insert(&mut self, family: Family) {
+        self.0.insert(family, Look::First);
+    }
+
+    /// The families that are to be looked at, of those that are current.
+    pub(super) fn at(&self, now: Instant, current: Families) -> Families {
+        let is_due = |look: &Look| match look {
+            Look::First => true,
+            Look::Second(at) => *at <= now,
+        };
+        let due = self.0.iter().filter(|(_, look)| is_due(look));
+        let due = due.map(|(family, _)| *family);
+        due.filter(|family| current.contains(*family)).collect()
+    }
+
+    /// Follows a look at a family that was due.
+    pub(super) fn looked(&mut self, family: Family, now: Instant) {
+        if let Some(Look::First) = self.0.remove(&family) {
+            self.0.insert(family, Look::Second(now + AGAIN));
+        }
+    }
+
+    /// Follows a look at a family in which nobody can be remembered.
+    fn remove(&mut self, family: Family) {
+        self.0.remove(&family);
+    }
+
+    /// The time of the next second look at a family that is current.
+    pub(super) fn again(&self, current: Families) -> Option<Instant> {
+        let time = |(family, look): (&Family, &Look)| match look {
+            Look::Second(at) if current.contains(*family) => Some(*at),
+            _ => None,
+        };
+        self.0.iter().filter_map(time).min()
+    }
+}
+
+impl FromIterator<Family> for ClientsDue {
+    fn from_iter<I: IntoIterator<Item = Family>>(families: I) -> Self {
+        let families = families.into_iter();
+        Self(families.map(|family| (family, Look::First)).collect())
+    }
+}
+
 impl NftablesReconciler {
-    /// Completes a reconciliation: forgets clients that are remembered with destinations that are not theirs any more.
-    /// Clients of a family that is not as its latest table says stay until it is.
+    /// Completes a reconciliation: forgets clients that are remembered with destinations that are not theirs any more,
+    /// now and once more at [`Self::settles_at`]. Clients of a family that is not as its latest table says stay until
+    /// it is.
     ///
     /// # Errors
     /// If the kernel cannot be read or written. The next call tries again.
     pub fn settle(&mut self) -> Result<(), DataplaneError> {
-        let (due, current) = (self.clients_due, self.current);
-        for family in due.iter().filter(|family| current.contains(*family)) {
-            self.forget_clients(family)?;
+        if self.facts.is_none() {
+            // Whether a client is from outside is not known before the next reconciliation.
+            return Ok(());
         }
-        let left = due.iter().filter(|family| !current.contains(*family));
-        self.clients_due = left.collect();
+        let due = self.clients_due.at(Instant::now(), self.current);
+        for family in due.iter() {
+            match self.forget_clients(family)? {
+                true => self.clients_due.looked(family, Instant::now()),
+                false => self.clients_due.remove(family),
+            }
+        }
         Ok(())
     }
 
-    fn forget_clients(&mut self, family: Family) -> Result<(), DataplaneError> {
+    /// The time at which [`Self::settle`] has more to do, if nothing changes before.
+    #[must_use]
+    pub fn settles_at(&self) -> Option<Instant> {
+        self.facts.as_ref()?;
+        self.clients_due.again(self.current)
+    }
+
+    /// Returns `false` if the family has no clients that are remembered.
+    fn forget_clients(&mut self, family: Family) -> Result<bool, DataplaneError> {
         let mut clients = match self.kernel.elements(family, TABLE, AFFINITY) {
             // No Service has had affinity.
-            Err(DataplaneError::Nftables(SocketError::Refused(Errno::ENOENT))) => return Ok(()),
+            Err(DataplaneError::Nftables(SocketError::Refused(Errno::ENOENT))) => {
+                return Ok(false);
+            }
             read => read?,
         };
         clients.retain(|(key, value)| !self.keeps(family, key, value));
+        let is_of_udp = |(key, value): &(Key, Value)| is_of_udp(family, key, value);
+        if clients.iter().any(is_of_udp) {
+            // Its flows go where it was remembered with.
+            self.flows_due.insert(family);
+        }
         for clients in clients.chunks(TOGETHER) {
             self.forget_together(family, clients)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Returns `true` if an element is a client that stays with its destination.
     fn keeps(&self, family: Family, key: &Key, value: &Value) -> bool {
-        let (Value::Data(destination), Some(facts)) = (value, &self.facts) else {
+        let (Some(client), Some(facts)) = (client(family, key, value), &self.facts) else {
             return false;
         };
         let place = Place {
@@ -53,8 +140,7 @@ impl NftablesReconciler {
             node: &self.node,
             facts,
         };
-        let client = Client::read(family, key, destination);
-        client.is_some_and(|client| self.ways.keeps(&client, place))
+        self.ways.keeps(&client, place)
     }
 
     /// One that expires meanwhile is an error of the whole transaction: it is made in halves then.
@@ -82,6 +168,19 @@ impl NftablesReconciler {
             }
         }
     }
+}
+
+/// The client that an element is; `None` if it is none.
+fn client(family: Family, key: &Key, value: &Value) -> Option<Client> {
+    match value {
+        Value::Data(destination) => Client::read(family, key, destination),
+        _ => None,
+    }
+}
+
+fn is_of_udp(family: Family, key: &Key, value: &Value) -> bool {
+    let client = client(family, key, value);
+    client.is_some_and(|client| client.way.protocol == Protocol::Udp)
 }
 
 fn is_gone(refused: &[(usize, Errno)]) -> bool {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::time::Duration;
+
 use super::*;
 
 #[test]
@@ -40,4 +42,51 @@ fn changes_of_other_tables_are_passed_over() {
     assert!(untold.must_be_read(None, 6));
     let mut doubtful = Observed::default();
     assert!(doubtful.must_be_read(Some(false), 6));
+}
+
+#[test]
+fn nothing_is_read_for_an_hour_while_the_generation_stays() {
+    let read_at = Instant::now();
+    let after = |minutes: u64| read_at + Duration::from_secs(60 * minutes);
+    let mut read = Observed {
+        read_at: Some(read_at),
+        ..observed()
+    };
+    assert!(read.is_proven(5, after(59)));
+    assert!(!read.is_proven(5, after(60)));
+    // Somebody has changed a table, ours perhaps.
+    assert!(!read.is_proven(6, after(1)));
+    read.is_due = true;
+    assert!(!read.is_proven(5, after(1)));
+    // Others made changes while we made one.
+    let doubtful = Observed {
+        read_at: Some(read_at),
+        ..Observed::default()
+    };
+    assert!(!doubtful.is_proven(5, after(1)));
+}
+
+#[test]
+fn clients_are_looked_at_again_a_second_after_a_change() {
+    let (start, second) = (Instant::now(), Duration::from_secs(1));
+    let both: Families = Family::ALL.into_iter().collect();
+    let one: Families = [Family::V4].into_iter().collect();
+    let mut due: ClientsDue = Family::ALL.into_iter().collect();
+    assert_eq!(due.at(start, both), both);
+    // The other family is not as its table says.
+    assert_eq!(due.at(start, one), one);
+    assert_eq!(due.again(both), None);
+
+    due.looked(Family::V4, start);
+    assert_eq!(due.again(both), Some(start + second));
+    assert_eq!(due.at(start + second / 2, one), Families::NONE);
+    assert_eq!(due.at(start + second, one), one);
+    // A change meanwhile: there are two more looks.
+    due.insert(Family::V4);
+    assert_eq!(due.at(start, one), one);
+    due.looked(Family::V4, start + second);
+    assert_eq!(due.again(one), Some(start + 2 * second));
+    due.looked(Family::V4, start + 2 * second);
+    assert_eq!(due.again(one), None);
+    assert_eq!(due.at(start + 9 * second, one), Families::NONE);
 }

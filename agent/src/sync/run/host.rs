@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use portolan_model::NodeTable;
+use portolan_model::{NodeTable, RecordKey};
 use portolan_reconcile::HostOutcome;
 
 use super::SyncLoop;
@@ -71,6 +71,11 @@ impl<E: Engine> SyncLoop<E> {
         outcome.again |= !host.errors.is_empty();
         let errors = host.errors.into_iter().map(|error| (None, error));
         outcome.errors.extend(errors);
+        let asked = self.host.as_ref();
+        if asked.is_some_and(|asked| asked.host.is_stateless) {
+            // Another attempt would not change them.
+            outcome.errors.extend(without_maglev(&target.table));
+        }
         outcome
     }
 
@@ -91,4 +96,18 @@ impl<E: Engine> SyncLoop<E> {
             );
         }
     }
+}
+
+/// An error for each load balancer of this host without the scheduler that a Director with `statelessFailover` needs.
+/// Files with one are refused. The objects of a fleet come one by one.
+fn without_maglev(table: &NodeTable) -> impl Iterator<Item = (Option<RecordKey>, String)> {
+    table.records.values().filter_map(move |record| {
+        let is_ours = record.balancing.is_some() && record.is_for(&table.node);
+        let scheduler = record.scheduling.scheduler.as_deref();
+        let name = scheduler.filter(|name| is_ours && *name != "mh")?;
+        let error = format!(
+            "scheduler {name:?}: expected \"mh\", by spec.statelessFailover of the host's Director"
+        );
+        Some((Some(record.key.clone()), error))
+    })
 }

@@ -30,6 +30,7 @@ mod disk;
 mod hung;
 mod others;
 mod rig;
+mod settles;
 mod succession;
 
 use rig::*;

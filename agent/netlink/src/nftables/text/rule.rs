@@ -223,11 +223,13 @@ impl Reader<'_> {
             1 => "!= ",
             _ => return None,
         };
+        // Compared with 0: any bit of a mask is set, or none is.
         let bits = || {
             let mask = loaded.mask.as_deref()?.try_into().ok()?;
-            let is_any = operator == "!= " && value.iter().all(|byte| *byte == 0);
-            is_any.then(|| u32::from_ne_bytes(mask))
+            let is_zero = value.iter().all(|byte| *byte == 0);
+            is_zero.then(|| u32::from_ne_bytes(mask))
         };
+        let is_any = !operator.is_empty();
         let text = &loaded.text;
         self.words.push(match loaded.kind {
             Kind::Address => {
@@ -252,8 +254,9 @@ impl Reader<'_> {
             {
                 format!("{text} & (syn | rst) == syn")
             }
-            Kind::State if bits()? == 8 => format!("{text} new"),
-            Kind::Status if bits()? == 0x20 => format!("{text} dnat"),
+            Kind::State if is_any && bits()? == 8 => format!("{text} new"),
+            Kind::Status if is_any && bits()? == 0x20 => format!("{text} dnat"),
+            Kind::Status if !is_any && bits()? == 8 => format!("{text} ! confirmed"),
             Kind::AddressType if value == u32::from(libc::RTN_LOCAL).to_ne_bytes() => {
                 format!("{text} {operator}local")
             }

@@ -142,12 +142,9 @@ fn comparisons_have_the_words_of_nft() {
     let mask = Expression::bitwise(FIRST, &[255, 255, 0, 0], &[0; 4]);
     let not = |value: &[u8]| Expression::compare(FIRST, Operator::NotEqual, value);
     let is = |value: &[u8]| Expression::compare(FIRST, Operator::Equal, value);
-    let any = |bits: u32| {
-        [
-            Expression::bitwise(FIRST, &bits.to_ne_bytes(), &[0; 4]),
-            not(&[0; 4]),
-        ]
-    };
+    let masked = |bits: u32| Expression::bitwise(FIRST, &bits.to_ne_bytes(), &[0; 4]);
+    let any = |bits| [masked(bits), not(&[0; 4])];
+    let none = |bits| [masked(bits), is(&[0; 4])];
     let name = || load(Expression::meta(Meta::InputName, FIRST));
     let ct = |ct| load(Expression::ct(ct, FIRST));
     for (rule, expected) in [
@@ -163,6 +160,10 @@ fn comparisons_have_the_words_of_nft() {
         (then(name(), [not(b"veth")]), "iifname != \"veth*\""),
         (then(ct(Ct::State), any(Ct::STATE_NEW)), "ct state new"),
         (then(ct(Ct::Status), any(Ct::STATUS_DNAT)), "ct status dnat"),
+        (
+            then(ct(Ct::Status), none(Ct::STATUS_CONFIRMED)),
+            "ct status ! confirmed",
+        ),
         (
             Expression::is_local(Which::Source).into(),
             "fib saddr type local",

@@ -2,6 +2,9 @@
 
 //! Objects of other programs, and changes by them.
 
+use portolan_model::ipvs::{ForwardingMethod, Thresholds};
+use portolan_model::{AdministrativeState, Balancing, Profile};
+use portolan_plan::host::Host;
 use portolan_plan::kube_proxy::VIP_DEVICE;
 
 use super::*;
@@ -109,4 +112,50 @@ async fn repaired_objects_are_counted() {
     assert_eq!(rig.weight(STAYS).await, Some(1));
     // The virtual server and two real servers.
     assert_eq!(metric(&rig, counted), "3");
+}
+
+/// A table with a load balancer, which has a scheduler.
+fn balanced(scheduler: &str) -> NodeTable {
+    let profile = Profile {
+        forwarding: ForwardingMethod::Masquerade,
+        thresholds: Thresholds::default(),
+        checks: Vec::new(),
+        administrative_state: AdministrativeState::default(),
+    };
+    let balancing = Balancing {
+        profiles: vec![profile],
+        profile_of: vec![0],
+        ..Balancing::default()
+    };
+    let mut balanced = record(Protocol::Tcp, &[STAYS]);
+    balanced.frontends[0].kind = FrontendKind::Balanced;
+    balanced.scheduling.scheduler = Some(scheduler.into());
+    balanced.balancing = Some(Arc::new(balancing));
+    table(balanced)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_that_a_stateless_director_excludes_is_an_error_of_its_record() {
+    let mut rig = Rig::start();
+    let host = Host {
+        is_stateless: true,
+        ..Host::default()
+    };
+    rig.asked.send_replace(Some(Asked {
+        number: 1,
+        host: Arc::new(host),
+    }));
+    let errors = |rig: &Rig| rig.reports.borrow().as_ref().unwrap().errors.clone();
+    rig.put(1, balanced("wlc")).await;
+    let key = record(Protocol::Tcp, &[]).key;
+    let error = "scheduler \"wlc\": expected \"mh\", by spec.statelessFailover of the host's \
+                 Director";
+    assert_eq!(errors(&rig), [(Some(key), error.to_owned())]);
+    // It is programmed all the same.
+    assert_eq!(rig.weight(STAYS).await, Some(1));
+    rig.put(2, balanced("mh")).await;
+    assert_eq!(errors(&rig), []);
+    // A Service has no scheduler of a Director.
+    rig.put(3, tcp(&[STAYS])).await;
+    assert_eq!(errors(&rig), []);
 }

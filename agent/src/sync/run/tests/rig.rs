@@ -163,6 +163,8 @@ pub(super) struct Rig {
     pub(super) tables: watch::Sender<Option<Arc<Subscribed>>>,
     pub(super) reports: watch::Receiver<Option<Report>>,
     pub(super) addresses: Arc<Notify>,
+    /// Settings of the host.
+    pub(super) asked: watch::Sender<Option<Asked>>,
     pub(super) token: CancellationToken,
     pub(super) task: tokio::task::JoinHandle<()>,
     pub(super) state: tempfile::TempDir,
@@ -217,6 +219,7 @@ impl Rig {
         let (tables, receiver) = watch::channel(None);
         let (reports_out, reports) = watch::channel(None);
         let addresses = Arc::new(Notify::new());
+        let (asked, host) = watch::channel(None);
         let inputs = SyncInputs {
             tables: receiver,
             addresses: Arc::clone(&addresses),
@@ -225,7 +228,10 @@ impl Rig {
                 search,
                 ..TakeoverConfig::default()
             },
-            host: HostLink::none(),
+            host: HostLink {
+                asked: host,
+                ..HostLink::none()
+            },
         };
         let mut registry = Registry::default();
         let health = Health::new(Family::ALL, Duration::from_secs(30));
@@ -255,6 +261,7 @@ impl Rig {
             tables,
             reports,
             addresses,
+            asked,
             token,
             task,
             state,
