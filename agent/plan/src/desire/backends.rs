@@ -10,7 +10,7 @@ use portolan_model::ipvs::{
 };
 use portolan_model::{AdministrativeState, Balancing, Family, Frontend, Record, SorryServer};
 
-use super::Builder;
+use super::{Builder, server};
 
 impl Builder<'_> {
     /// The backends behind a frontend with the weights that their health gives them, and the sorry server.
@@ -20,6 +20,8 @@ impl Builder<'_> {
     /// is known. With frontends of both families it also serves one of them alone, if no backend of that has a weight
     /// and the checks have judged all of them. A state that an operator has set by command is a part of the health, and
     /// hides that of the record.
+    ///
+    /// A scheduler that refuses the clients of weight 0 gets no server with it: the others have all clients.
     pub(super) fn backends(
         &self,
         record: &Record,
@@ -29,6 +31,7 @@ impl Builder<'_> {
     ) -> Arc<RealServers> {
         let observed = self.observed.get(key).map(|server| &*server.real_servers);
         let health = self.table.health.get(&record.key).map(|health| &**health);
+        let has_idle = !server::refuses_at_zero(server::scheduler_of_balanced(record));
         let mut real_servers = RealServers::new();
         let mut is_open = false;
         for (index, destination) in record.destinations.iter().enumerate() {
@@ -55,7 +58,7 @@ impl Builder<'_> {
             };
             let may_serve = configured == AdministrativeState::Enabled && judged.is_none();
             is_open |= may_serve && !profile.checks.is_empty();
-            if let Some(weight) = weight {
+            if let Some(weight) = weight.filter(|weight| has_idle || *weight > 0) {
                 real_servers.insert(destination.address, profile.real_server(weight));
             }
         }
@@ -77,7 +80,9 @@ impl Builder<'_> {
                 Some(false) => is_alone && (!is_open || serves()),
                 None => serves(),
             };
-            add_sorry_server(&mut real_servers, sorry, is_sorry);
+            if is_sorry || sorry.keep_idle && has_idle {
+                add_sorry_server(&mut real_servers, sorry, is_sorry);
+            }
         }
         Arc::new(real_servers)
     }
@@ -104,14 +109,12 @@ pub fn is_behind(
 
 /// A backend that is the sorry server too keeps its own settings.
 fn add_sorry_server(real_servers: &mut RealServers, sorry: &SorryServer, is_sorry: bool) {
-    if is_sorry || sorry.keep_idle {
-        let config = RealServerConfig {
-            weight: is_sorry.into(),
-            forwarding: sorry.forwarding,
-            thresholds: Thresholds::default(),
-        };
-        if !real_servers.contains_key(&sorry.address) {
-            real_servers.insert(sorry.address, config);
-        }
+    let config = RealServerConfig {
+        weight: is_sorry.into(),
+        forwarding: sorry.forwarding,
+        thresholds: Thresholds::default(),
+    };
+    if !real_servers.contains_key(&sorry.address) {
+        real_servers.insert(sorry.address, config);
     }
 }

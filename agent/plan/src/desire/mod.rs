@@ -24,6 +24,7 @@ use portolan_model::{
 pub use backends::is_behind;
 pub use incremental::{IncrementalDesired, Touched};
 pub use outcome::{Desired, Note, Refused};
+pub(crate) use server::refuses_at_zero;
 
 use crate::{
     Config, KernelState, NodeFacts, SetName, VipBinding, marks::Marked, ownership_entry, ways,

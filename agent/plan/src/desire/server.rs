@@ -15,6 +15,8 @@ use crate::{Config, NodeFacts};
 const MAGLEV: &str = "mh";
 /// Older scheduler that hashes the client's address (`ip_vs_sh`).
 const SOURCE_HASH: &str = "sh";
+/// Scheduler that hashes the virtual address (`ip_vs_dh`).
+const DESTINATION_HASH: &str = "dh";
 /// keepalived's default, and ours for load balancers.
 const WEIGHTED_LEAST_CONNECTIONS: &str = "wlc";
 /// kube-proxy's default.
@@ -23,6 +25,12 @@ const ROUND_ROBIN: &str = "rr";
 /// Returns `true` if a scheduler hashes the client's address.
 fn hashes(scheduler: &str) -> bool {
     [MAGLEV, SOURCE_HASH].contains(&scheduler)
+}
+
+/// Returns `true` if a scheduler refuses the clients of a destination with weight 0, whatever its flags
+/// (`ip_vs_dh_schedule`). Such a destination has to go, so that others get its clients.
+pub(crate) fn refuses_at_zero(scheduler: &str) -> bool {
+    scheduler == DESTINATION_HASH
 }
 
 /// Default flags of a scheduler. Without the fallback flag, `mh` and `sh` refuse the clients of a
@@ -57,9 +65,14 @@ pub(super) fn unknown(record: &Record) -> Option<&Arc<str>> {
     name.filter(|name| ipvs::scheduler(name).is_none())
 }
 
+/// The scheduler of a load balancer's virtual servers.
+pub(super) fn scheduler_of_balanced(record: &Record) -> &'static str {
+    named(record).unwrap_or(WEIGHTED_LEAST_CONNECTIONS)
+}
+
 /// Configuration of a load balancer's virtual server.
 fn of_balanced(record: &Record, balancing: &Balancing, family: Family) -> VirtualServerConfig {
-    let scheduler = named(record).unwrap_or(WEIGHTED_LEAST_CONNECTIONS);
+    let scheduler = scheduler_of_balanced(record);
     let persistence = balancing.persistence.as_ref();
     VirtualServerConfig {
         scheduler: Cow::Borrowed(scheduler),

@@ -26,8 +26,12 @@ use crate::{Config, Desired, KernelState, Step, Touched};
 /// names change. Virtual servers of excluded networks are never deleted, nor is anything of a family
 /// that is not served.
 ///
+/// Of the real servers of one virtual server, additions and larger weights come before smaller weights, and
+/// removals last: new connections find a real server at every moment if they do before and after.
+///
 /// A TCP real server that is no longer desired gets weight 0; the reconciler deletes it when its
-/// connections have ended. UDP and SCTP real servers are deleted at once, as kube-proxy does.
+/// connections have ended. UDP and SCTP real servers are deleted at once, as kube-proxy does, and so are those
+/// of the scheduler `dh`, which with weight 0 would refuse their clients.
 #[must_use]
 pub fn plan(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<Step> {
     Planner::new(desired, observed, config).finish(|_| true)

@@ -9,6 +9,7 @@ use portolan_model::ipvs::{RealServerConfig, VirtualServer, VirtualServerKey};
 use portolan_model::{Protocol, Record};
 
 use super::{Of, Planner};
+use crate::desire::refuses_at_zero;
 use crate::{Desired, KernelState, Step};
 
 impl Planner<'_> {
@@ -61,6 +62,9 @@ impl Planner<'_> {
             .is_some_and(|socket| networks.iter().any(|net| net.contains(&socket.ip())))
     }
 
+    /// Steps about the real servers of one virtual server: those that bring weight, then those that lower weights, and
+    /// removals last. So if one has a weight before and after, one has a weight at every moment between. A step does
+    /// not wait for an earlier one that the kernel refuses.
     fn real_servers(
         &mut self,
         key: VirtualServerKey,
@@ -71,25 +75,30 @@ impl Planner<'_> {
         if Arc::ptr_eq(&want.real_servers, &have.real_servers) {
             return;
         }
-        let drains = desired.protocol(&key) == Some(Protocol::Tcp);
+        let is_tcp = desired.protocol(&key) == Some(Protocol::Tcp);
+        let drains = is_tcp && !refuses_at_zero(&want.config.scheduler);
         let record = desired.records.get(&key);
         let fails = |address| record.is_some_and(|record| desired.is_failed(record, address));
+        let mut lowered = Vec::new();
         for (address, config) in want.real_servers.iter() {
             let config = *config;
+            let set = || Step::SetRealServer {
+                key,
+                address,
+                config,
+            };
             match have.real_servers.get(&address) {
                 None => self.additions.push(Step::AddRealServer {
                     key,
                     address,
                     config,
                 }),
-                Some(before) if *before != config => self.additions.push(Step::SetRealServer {
-                    key,
-                    address,
-                    config,
-                }),
+                Some(before) if config.weight < before.weight => lowered.push(set()),
+                Some(before) if *before != config => self.additions.push(set()),
                 Some(_) => {}
             }
         }
+        self.additions.append(&mut lowered);
         for (address, config) in have.real_servers.iter() {
             if want.real_servers.contains_key(&address) {
                 continue;

@@ -16,6 +16,7 @@ use portolan_model::{
 use super::*;
 use crate::{NodeFacts, desire, ownership_entry};
 
+mod order;
 mod policies;
 
 fn server(weights: &[(&str, u32)]) -> VirtualServer {

@@ -15,6 +15,7 @@ use crate::{Step, plan};
 
 mod demand;
 mod marked;
+mod zero;
 
 const VIP: &str = "192.0.2.10";
 
