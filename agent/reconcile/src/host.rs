@@ -6,12 +6,14 @@
 //! standby gives its addresses up first, and no address is announced before its virtual servers are there.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use portolan_dataplane::{Dataplane, HostPlane};
-use portolan_model::ipvs::ForwardingMethod;
-use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, NodeTable};
+use portolan_model::ipvs::{ForwardingMethod, VirtualServerKey};
+use portolan_model::{
+    Family, Frontend, FrontendAddress, FrontendKind, NodeTable, Protocol, Record,
+};
 use portolan_plan::host::{
     Host, HostDesired, HostState, HostStep, Owned, SYNC_PORTS, Vips, plan_host,
 };
@@ -29,6 +31,8 @@ pub(crate) struct HostKeeper {
     bound: BTreeSet<IpAddr>,
     /// Set once a host that asks for nothing was made so. Changes of the table then cost nothing here.
     is_settled: bool,
+    /// Set once the host was looked at with a load balancer whose answers it forwards by IPv6.
+    knows_answers: bool,
 }
 
 /// Outcome of a host's settings.
@@ -90,7 +94,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
             self.host.bound.clear();
         }
         (self.host.host, self.host.owned) = (host, owned);
-        self.host.is_settled = false;
+        (self.host.is_settled, self.host.knows_answers) = (false, false);
     }
 
     /// Returns the state that is ours once the settings that the host asks for are in the kernel, together with the
@@ -138,6 +142,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         if outcome.errors.is_empty() {
             self.host.owned = Owned::only(&desired).of(&host);
             self.host.is_settled = !host.asks_for_anything();
+            self.host.knows_answers = self.desired.read(forwards);
         }
         let bound = match host.answers() {
             true => self.bound(),
@@ -150,9 +155,11 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
 
     /// Settings asked for, if there is anything to do about them.
     fn asking(&self) -> Option<&Arc<Host>> {
-        let is_settled = self.host.is_settled;
-        // Ways may be new since.
-        let has_work = || !is_settled || self.desired.read(|desired| !desired.ways.is_empty());
+        let (is_settled, knows_answers) = (self.host.is_settled, self.host.knows_answers);
+        // Ways and answers to forward may be new since.
+        let is_new =
+            |desired: &Desired| !desired.ways.is_empty() || !knows_answers && forwards(desired);
+        let has_work = || !is_settled || self.desired.read(is_new);
         self.host.host.as_ref().filter(|_| has_work())
     }
 
@@ -301,7 +308,41 @@ fn vips_of(desired: &Desired, table: &NodeTable, config: &Config) -> Vips {
         bound,
         served: addresses(desired, |key, _| serves(key)),
         answer: desired.ways.keys().any(comes_back),
+        forwards: forwards(desired),
     }
+}
+
+/// Returns `true` if a load balancer with an IPv6 address has a server behind masquerading: the host forwards its
+/// answers. With source NAT it does too: conntrack puts the client's address back before the packet is routed.
+fn forwards(desired: &Desired) -> bool {
+    // Only those of IPv6 are looked at: a settled host asks at each change of the table.
+    let by_address = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(|protocol| {
+        let first = VirtualServerKey::new(protocol, Ipv6Addr::UNSPECIFIED.into(), 0);
+        let after = desired.records.range(first..);
+        after.take_while(move |(key, _)| key.protocol() == Some(protocol))
+    });
+    let first = VirtualServerKey::Mark {
+        family: Family::V6,
+        mark: 0,
+    };
+    let by_mark = desired.records.range(first..);
+    let mut of_v6 = by_address.into_iter().flatten().chain(by_mark);
+    of_v6.any(|(_, record)| is_masqueraded_v6(record))
+}
+
+/// Returns `true` if a load balancer has an IPv6 backend or sorry server behind masquerading.
+fn is_masqueraded_v6(record: &Record) -> bool {
+    let Some(balancing) = &record.balancing else {
+        return false;
+    };
+    let is_nat = |method: ForwardingMethod| method == ForwardingMethod::Masquerade;
+    let mut backends = record.destinations.iter().enumerate();
+    let backend = backends.any(|(index, destination)| {
+        let profile = balancing.profile(index);
+        destination.address.is_ipv6() && profile.is_some_and(|profile| is_nat(profile.forwarding))
+    });
+    let sorry = balancing.sorry_server.as_ref();
+    backend || sorry.is_some_and(|sorry| sorry.address.is_ipv6() && is_nat(sorry.forwarding))
 }
 
 /// Addresses of load balancers' virtual servers that are chosen.

@@ -47,6 +47,7 @@ pub(crate) fn host_of(director: &Director, flags: &HostFlags, commanded: Activit
         announcement_interval: vips.announcement_interval,
         announce_table: director.announce_table,
         marks: flags.marks.or(marks(director)),
+        is_stateless: director.stateless_failover,
     }
 }
 
@@ -120,6 +121,7 @@ fn sysctls(director: &Director) -> BTreeMap<String, String> {
     if director.stateless_failover {
         // A packet in the middle of a connection is scheduled as its first one was.
         set("sloppy_tcp", "1".to_owned());
+        set("sloppy_sctp", "1".to_owned());
     }
     values
 }

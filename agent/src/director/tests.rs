@@ -277,7 +277,11 @@ fn settings_go_with_the_fields_that_need_them() {
     let of = |name: &str| host.sysctls.get(&format!("net.ipv4.vs.{name}")).cloned();
     assert_eq!(of("sync_threshold").unwrap(), "1 10");
     assert_eq!(of("sync_ports").unwrap(), "4");
-    assert_eq!(of("sloppy_tcp").unwrap(), "1");
+    for protocol in ["tcp", "sctp"] {
+        let sloppy = of(&format!("sloppy_{protocol}"));
+        assert_eq!(sloppy.as_deref(), Some("1"), "{protocol}");
+    }
+    assert!(host.is_stateless);
     assert_eq!(host.sync.unwrap().interface, "eth1");
     assert_eq!((host.binding, host.is_active), (None, true));
     let plain = host_of(&director(|_| {}), &HostFlags::default(), Activity::Active);

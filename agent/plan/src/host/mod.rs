@@ -18,6 +18,7 @@ use std::time::Duration;
 use portolan_model::ipvs::{SyncDaemon, SyncRole};
 use serde::{Deserialize, Serialize};
 
+use plan::FORWARDING;
 pub use plan::{SYNC_PORTS, plan_host, warnings};
 pub use state::{HostState, HostStep, Neighbour, Timeouts};
 
@@ -48,6 +49,9 @@ pub struct Host {
     pub announce_table: u32,
     /// Bits of packet marks that the agent may use; `None` for its choice.
     pub marks: Option<u32>,
+    /// `true` if packets in the middle of a connection are scheduled as its first one was. Only the scheduler `mh`
+    /// chooses the same backend for them.
+    pub is_stateless: bool,
 }
 
 impl Default for Host {
@@ -64,6 +68,7 @@ impl Default for Host {
             announcement_interval: Duration::from_millis(200),
             announce_table: 0,
             marks: None,
+            is_stateless: false,
         }
     }
 }
@@ -90,6 +95,9 @@ pub struct Vips {
     /// Checks by way of the service of backends that answer from an IPv4 virtual address: those reached directly or by
     /// a tunnel.
     pub answer: bool,
+    /// A load balancer with an IPv6 address has a server behind masquerading: its answers come to this host, with
+    /// source NAT too, and are forwarded to the clients.
+    pub forwards: bool,
 }
 
 /// State of the kernel that a host asks for.
@@ -103,8 +111,9 @@ pub struct HostDesired {
     pub sysctls: BTreeMap<String, String>,
     /// Settings `rp_filter` that must not be strict (1): 0 and 2 are right.
     pub not_strict: BTreeSet<String>,
-    /// Settings `forwarding` of the interfaces of `neighbours` that must not be 0. They are told and never written: an
-    /// interface that forwards no longer follows router advertisements.
+    /// Settings `forwarding` that must not be 0: of the interfaces of `neighbours`, and of all for answers of servers
+    /// behind masquerading. They are told and never written: an interface that forwards no longer follows router
+    /// advertisements.
     pub forwarding: BTreeSet<String>,
     /// The sync daemons.
     pub daemons: BTreeMap<SyncRole, SyncDaemon>,
@@ -128,14 +137,15 @@ impl HostDesired {
             }));
             if !neighbours.is_empty() {
                 sysctls.insert(of_interface_v6("proxy_ndp", interface), "1".to_owned());
-                let name = of_interface_v6("forwarding", interface);
-                // Another value of the file is compared as those of all settings are.
-                let is_off = |value: &String| value.trim() == "0";
-                if sysctls.get(&name).is_none_or(is_off) {
-                    forwarding.insert(name);
-                }
+                forwarding.insert(of_interface_v6("forwarding", interface));
             }
         }
+        if vips.forwards {
+            forwarding.insert(FORWARDING.to_owned());
+        }
+        // Another value of the file is compared as those of all settings are.
+        let is_off = |value: &String| value.trim() == "0";
+        forwarding.retain(|name| sysctls.get(name).is_none_or(is_off));
         let mut not_strict = BTreeSet::new();
         if vips.answer {
             // Otherwise the kernel drops packets from an address of its own. They arrive on the interface to the

@@ -11,9 +11,11 @@ use super::{HostDesired, HostState, HostStep, Owned, SysctlMode, Timeouts};
 /// Number of threads of a sync daemon. A running daemon keeps its own.
 pub const SYNC_PORTS: &str = "net.ipv4.vs.sync_ports";
 /// Forwarding of IPv6 by all interfaces. Writing it writes the setting of each.
-const FORWARDING: &str = "net.ipv6.conf.all.forwarding";
+pub(super) const FORWARDING: &str = "net.ipv6.conf.all.forwarding";
 /// Consequence of an interface that does not forward.
 const SILENT: &str = "neighbours get no answers for virtual addresses";
+/// Consequence of a host that does not forward.
+const UNANSWERED: &str = "IPv6 clients get no answers from servers behind Masquerade";
 
 /// Returns the ordered steps from `observed` to `desired`, and what is wrong and is not to be changed.
 ///
@@ -110,8 +112,9 @@ fn sysctls(desired: &HostDesired, observed: &HostState) -> (Vec<HostStep>, Vec<S
 }
 
 /// Warnings about a host with these steps of [`plan_host`]: interfaces that are to answer neighbour solicitations and
-/// do not forward. They are no errors. The kernel (`ndisc_recv_ns`) answers for a proxy
-/// neighbour only where the interface forwards. The agent never writes the setting: an error would stay for ever.
+/// do not forward, and a host that is to forward answers of masqueraded servers and does not. They are no errors. The
+/// kernel (`ndisc_recv_ns`) answers for a proxy neighbour only where the interface forwards, and drops the answers
+/// (`ip6_forward`) unless all do. The agent never writes the setting: an error would stay for ever.
 #[must_use]
 pub fn warnings(desired: &HostDesired, observed: &HostState, steps: &[HostStep]) -> Vec<String> {
     let is_of_all =
@@ -124,9 +127,12 @@ pub fn warnings(desired: &HostDesired, observed: &HostState, steps: &[HostStep])
         // One of an interface that is missing cannot be read, which `proxy_ndp` tells.
         _ => false,
     };
-    let silent = desired.forwarding.iter().filter(is_off);
-    silent
-        .map(|name| format!("{name} is 0: expected 1, or {SILENT}"))
+    let consequence = |name: &String| match name == FORWARDING {
+        true => UNANSWERED,
+        false => SILENT,
+    };
+    let off = desired.forwarding.iter().filter(is_off);
+    off.map(|name| format!("{name} is 0: expected 1, or {}", consequence(name)))
         .collect()
 }
 

@@ -13,7 +13,7 @@ fn vips(bound: &[&str], served: &[&str]) -> Vips {
     Vips {
         bound: bound.iter().map(|text| ip(text)).collect(),
         served: served.iter().map(|text| ip(text)).collect(),
-        answer: false,
+        ..Vips::default()
     }
 }
 
@@ -256,6 +256,55 @@ fn an_interface_that_is_to_answer_and_does_not_forward_is_a_warning_and_no_probl
     assert_eq!(told_of(&with(of_all, "1"), V6, "0"), [""; 0]);
     // A file that asks for silence is told so.
     assert_eq!(told_of(&with(name, "0"), V6, "0"), told);
+}
+
+#[test]
+fn a_host_that_is_to_forward_answers_by_ipv6_and_does_not_is_a_warning_and_no_problem() {
+    let name = "net.ipv6.conf.all.forwarding";
+    let told_of = |host: &Host, forwards, value: &str| {
+        let observed = HostState {
+            sysctls: [(name.to_owned(), Ok(value.to_owned()))].into(),
+            ..HostState::default()
+        };
+        let vips = Vips {
+            forwards,
+            ..Vips::default()
+        };
+        let desired = HostDesired::new(host, &vips);
+        let (steps, problems) = plan_host(&desired, &observed, &Owned::default());
+        let written = steps.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let told = [problems, warnings(&desired, &observed, &steps)].concat();
+        (written, told)
+    };
+    let nothing = (vec![], vec![]);
+    let unanswered = "IPv6 clients get no answers from servers behind Masquerade";
+    let warning = format!("{name} is 0: expected 1, or {unanswered}");
+    let warned = (vec![], vec![warning]);
+    let host = Host::default();
+    assert_eq!(told_of(&host, true, "0"), warned);
+    assert_eq!(told_of(&host, true, "1"), nothing);
+    assert_eq!(told_of(&host, false, "0"), nothing);
+    // The address is another program's, or this director's after a failover: clients come all the same.
+    for (binding, is_active) in [(None, true), (Some(VipBinding::Route), false)] {
+        let other = Host {
+            binding,
+            is_active,
+            ..Host::default()
+        };
+        assert_eq!(told_of(&other, true, "0"), warned);
+    }
+    let ignoring = Host {
+        sysctl_mode: SysctlMode::Ignore,
+        ..Host::default()
+    };
+    assert_eq!(told_of(&ignoring, true, "0"), nothing);
+    // The file lets it be written.
+    let asking = Host {
+        sysctls: [(name.to_owned(), "1".to_owned())].into(),
+        ..Host::default()
+    };
+    let written = (vec![format!("set {name} = 1")], vec![]);
+    assert_eq!(told_of(&asking, true, "0"), written);
 }
 
 #[test]

@@ -69,8 +69,9 @@ fn host() -> Host {
 fn reconciler() -> Reconciler<FakeKernel> {
     let mut kernel = FakeKernel::default();
     kernel.host.interfaces = ["eth0", "eth1"].map(str::to_owned).into();
-    for (name, value) in [("proxy_ndp", "0"), ("forwarding", "1")] {
-        let (name, value) = (format!("net.ipv6.conf.eth0.{name}"), Ok(value.to_owned()));
+    let of_all = ("all.forwarding", "1");
+    for (name, value) in [("eth0.proxy_ndp", "0"), ("eth0.forwarding", "1"), of_all] {
+        let (name, value) = (format!("net.ipv6.conf.{name}"), Ok(value.to_owned()));
         kernel.host.state.sysctls.insert(name, value);
     }
     Reconciler::new(kernel, Config::default())
@@ -179,6 +180,34 @@ async fn a_director_that_neighbours_cannot_hear_warns_until_it_is_mended_and_is_
     set(&mut reconciler, "1");
     let outcome = reconciler.finish_host(&table).await;
     assert_eq!((outcome.errors.len(), outcome.warnings.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_load_balancer_whose_ipv6_answers_are_not_forwarded_is_warned_of_when_it_comes() {
+    let mut reconciler = reconciler();
+    let name = "net.ipv6.conf.all.forwarding";
+    let sysctls = &mut reconciler.dataplane.host.state.sysctls;
+    sysctls.insert(name.to_owned(), Ok("0".to_owned()));
+    let nothing = Arc::new(NodeTable::default());
+    let outcome = program(&mut reconciler, Host::default(), &nothing).await;
+    assert_eq!((outcome.errors, outcome.warnings), (vec![], vec![]));
+    // The answers of these backends do not come back to the host.
+    let masqueraded = table(None);
+    let mut direct = NodeTable::clone(&masqueraded);
+    let record = Arc::make_mut(&mut direct.records[&key()]);
+    let balancing = Arc::make_mut(record.balancing.as_mut().unwrap());
+    balancing.profiles[0].forwarding = ForwardingMethod::Direct;
+    for (table, count) in [(Arc::new(direct), 0), (masqueraded, 1)] {
+        reconciler.reconcile(&table).await.unwrap();
+        let outcome = reconciler.finish_host(&table).await;
+        assert_eq!(outcome.errors, [""; 0]);
+        assert_eq!(outcome.warnings.len(), count, "{outcome:?}");
+        let is_about = |warning: &String| warning.starts_with(name);
+        assert!(outcome.warnings.iter().all(is_about), "{outcome:?}");
+        // The host asks for nothing, so it is left alone from now on.
+        let again = reconciler.finish_host(&table).await;
+        assert_eq!(again, HostOutcome::default());
+    }
 }
 
 #[tokio::test]

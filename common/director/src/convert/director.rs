@@ -176,7 +176,10 @@ fn taken(spec: &DirectorSpec) -> Vec<(&'static str, &'static str)> {
         ]);
     }
     if spec.stateless_failover {
-        taken.push(("net.ipv4.vs.sloppy_tcp", "spec.statelessFailover"));
+        taken.extend([
+            ("net.ipv4.vs.sloppy_tcp", "spec.statelessFailover"),
+            ("net.ipv4.vs.sloppy_sctp", "spec.statelessFailover"),
+        ]);
     }
     taken
 }
