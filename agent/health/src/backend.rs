@@ -52,6 +52,13 @@ impl State {
     }
 }
 
+/// A flap factor after some time without a rise or a fall.
+pub(crate) fn halved(factor: u8, quiet: Duration) -> u8 {
+    let halvings = quiet.as_secs() / QUIET.as_secs();
+    let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
+    factor.checked_shr(halvings).unwrap_or(0).max(1)
+}
+
 /// A change of state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
@@ -71,7 +78,8 @@ pub(crate) struct Machine {
     pub(crate) since: Duration,
     pub(crate) reason: Option<Reason>,
     pub(crate) changes: u64,
-    factor: u8,
+    /// The factor of `rise` at `quiet_since`.
+    pub(crate) factor: u8,
     /// When the factor was last doubled or halved, or the backend last rose or fell.
     quiet_since: Duration,
     rose: Option<Duration>,
@@ -269,9 +277,7 @@ impl Machine {
 
     /// The factor of `rise`: doubled by each flap, halved by quiet time.
     pub(crate) fn factor_at(&self, now: Duration) -> u8 {
-        let quiet = now.saturating_sub(self.quiet_since).as_secs() / QUIET.as_secs();
-        let halvings = u32::try_from(quiet).unwrap_or(u32::MAX);
-        self.factor.checked_shr(halvings).unwrap_or(0).max(1)
+        halved(self.factor, now.saturating_sub(self.quiet_since))
     }
 
     /// Makes the state that of the checks.

@@ -193,9 +193,7 @@ impl Balancer {
                 verdict.weight = 0;
             }
             verdicts.backends.insert(view.address, verdict);
-            verdicts
-                .states
-                .insert(view.address, view.status(is_kept, now));
+            verdicts.states.insert(view.address, view.status(is_kept));
         }
         self.quorum = Some(quorum);
         self.is_lost = !quorum && !is_quorum_open;
@@ -269,7 +267,7 @@ impl View<'_> {
         Verdict { weight, presence }
     }
 
-    fn status(&self, is_kept: bool, now: Duration) -> BackendStatus {
+    fn status(&self, is_kept: bool) -> BackendStatus {
         BackendStatus {
             state: self.machine.state,
             since: self.machine.since,
@@ -279,7 +277,7 @@ impl View<'_> {
             reason: self.machine.reason.clone(),
             is_kept,
             changes: self.machine.changes,
-            flap_factor: self.machine.factor_at(now),
+            flap_factor: self.machine.factor,
         }
     }
 }

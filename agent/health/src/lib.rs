@@ -3,7 +3,7 @@
 //! Health of the backends of load balancers: states, quorum, and the weights that follow from them.
 //!
 //! Pure: no I/O, no clock. Time is an argument, the time since boot. A [`Balancer`] takes the outcomes
-//! of probes and gives [`Verdicts`]; [`steps`] orders the way from one verdict to the next.
+//! of probes and gives [`Verdicts`].
 
 #![forbid(unsafe_code)]
 
@@ -22,5 +22,5 @@ pub use balancer::{Balancer, Told};
 pub use judgement::Judgement;
 pub use outcome::{Administrative, DynamicWeight, Outcome, Reason, Word};
 pub use saved::{CheckHash, MAX_AGE, Saved, SavedBackend, SavedBalancer};
-pub use verdict::{BackendStatus, Presence, Step, Verdict, Verdicts, steps};
+pub use verdict::{BackendStatus, Presence, Verdict, Verdicts};
 pub use wanted::{Assigned, Backend, LoadBalancer, Way};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Verdicts for the kernel, in the order in which it gets them.
+//! Verdicts for the kernel. The planner has the order in which it gets them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::backend::halved;
 use crate::{Administrative, Reason, State};
 
 /// Desired state of one backend in a virtual server.
@@ -47,14 +48,6 @@ pub struct Verdicts {
     pub states: BTreeMap<SocketAddr, BackendStatus>,
 }
 
-impl Verdicts {
-    /// Returns `true` if a new connection finds a server.
-    #[must_use]
-    pub fn serves(&self) -> bool {
-        self.sorry || self.backends.values().any(|each| each.weight > 0)
-    }
-}
-
 /// The state of one backend, for people and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BackendStatus {
@@ -75,37 +68,16 @@ pub struct BackendStatus {
     pub is_kept: bool,
     /// Rises and falls since the agent started.
     pub changes: u64,
-    /// Factor of `rise` because of flaps: 1, 2, 4 or 8.
+    /// Factor of `rise` because of flaps, as of `since`: 1, 2, 4 or 8.
     pub flap_factor: u8,
 }
 
-/// One change on the way from old verdicts to new ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// The sorry server serves from now on, or no more.
-    Sorry(bool),
-    /// A backend has this verdict from now on.
-    Backend(SocketAddr, Verdict),
-}
-
-/// The changes from old verdicts to new ones: the sorry server in, larger weights, smaller weights, the
-/// sorry server out. So if there is a server before and after, there is one at every moment between.
-/// Backends that only the old verdicts have are left out.
-#[must_use]
-pub fn steps(before: &Verdicts, after: &Verdicts) -> Vec<Step> {
-    let changed = |(address, verdict): (&SocketAddr, &Verdict)| {
-        let old = before.backends.get(address);
-        let is_same = old == Some(verdict);
-        let grows = verdict.weight > old.map_or(0, |old| old.weight);
-        (!is_same).then_some((grows, Step::Backend(*address, *verdict)))
-    };
-    let changed: Vec<_> = after.backends.iter().filter_map(changed).collect();
-    let of = |wanted: bool| {
-        let those = changed.iter().filter(move |(grows, _)| *grows == wanted);
-        those.map(|(_, step)| *step)
-    };
-    let sorry_in = (after.sorry && !before.sorry).then_some(Step::Sorry(true));
-    let sorry_out = (before.sorry && !after.sorry).then_some(Step::Sorry(false));
-    let inward = sorry_in.into_iter().chain(of(true));
-    inward.chain(of(false)).chain(sorry_out).collect()
+impl BackendStatus {
+    /// The factor of `rise` at a time since boot: quiet time halves it.
+    ///
+    /// Verdicts are published when something happens, and time alone is nothing that happens.
+    #[must_use]
+    pub fn flap_factor_at(&self, now: Duration) -> u8 {
+        halved(self.flap_factor, now.saturating_sub(self.since))
+    }
 }

@@ -35,6 +35,16 @@ impl Stop {
     pub(crate) fn local(what: &str, error: &io::Error) -> Self {
         Self::ours(format_args!("{what}: {}", plain(error)))
     }
+
+    /// An error of the call that begins a connection or sends a datagram. A route that is missing then is one of this
+    /// machine: an interface that goes down takes its routes along. A router that lacks a route says so after the call,
+    /// by an error of the socket, which counts against the backend.
+    pub(crate) fn of_call(error: io::Error) -> Self {
+        match Errno::from_io_error(&error) {
+            Some(Errno::NETUNREACH) => Self::local("no route", &error),
+            _ => error.into(),
+        }
+    }
 }
 
 impl From<io::Error> for Stop {
@@ -116,5 +126,20 @@ mod tests {
         assert_eq!(refused, Stop::fails("connection refused"));
         let timed_out = Stop::from(io::Error::from(Errno::TIMEDOUT));
         assert_eq!(timed_out, Stop::fails("Connection timed out"));
+    }
+
+    #[test]
+    fn a_missing_route_is_this_machine_s_fault_at_the_call_and_the_backend_s_later() {
+        let error = || io::Error::from(Errno::NETUNREACH);
+        let at_the_call = Outcome::from(Stop::of_call(error()));
+        let expected = Outcome::no_verdict("no route: network unreachable");
+        assert_eq!(at_the_call, expected);
+        let later = Outcome::from(Stop::from(error()));
+        assert_eq!(later, Outcome::fail("network unreachable"));
+        // Other errors are the same at any time. A route of the kind `unreachable` is a rule, and no missing route.
+        for other in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::NODEV] {
+            let error = || io::Error::from(other);
+            assert_eq!(Stop::of_call(error()), Stop::from(error()), "{other:?}");
+        }
     }
 }

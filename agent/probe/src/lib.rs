@@ -8,7 +8,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use portolan_health::{Saved, Step, Verdicts, steps};
+//! use portolan_health::Saved;
 //! use portolan_probe::{
 //!     Clock, Context, Engine, Inputs, Limits, Overrides, StateFile, Wanted,
 //! };
@@ -45,22 +45,16 @@
 //! let engine = tokio::spawn(engine.run(token.clone()));
 //! let keeper = tokio::spawn(file.keep(handle.saved.clone()));
 //!
-//! // The sync loop waits for a change of `handle.health`, and takes the way from the verdicts that the
-//! // kernel has to the new ones. `handle.counts()` is for the metrics.
-//! let (mut old, new) = (Verdicts::default(), Verdicts::default());
-//! for step in steps(&old, &new) {
-//!     match step {
-//!         Step::Sorry(_serves) => { /* set the weight of the sorry server */ }
-//!         Step::Backend(_address, _verdict) => { /* add, set or delete the real server */ }
-//!     }
-//! }
-//! old = new;
+//! // Whoever programs the kernel waits for a change of `handle.health`, and takes the verdicts into its
+//! // table. `handle.counts()` is for the metrics.
+//! let health = handle.health.borrow().clone();
+//! assert!(health.is_empty());
 //!
 //! // At the end the states are published once more, and written.
 //! token.cancel();
 //! engine.await.unwrap();
 //! keeper.await.unwrap();
-//! # drop((wanted, overrides, suspended, limits, old));
+//! # drop((wanted, overrides, suspended, limits));
 //! # }
 //! ```
 

@@ -50,7 +50,9 @@ pub(crate) fn open(target: &Target, aborts: bool) -> Checked<Socket> {
 /// Begins a connection. The socket is writable once there is one, or an error.
 pub(crate) fn begin(socket: &Socket, target: &Target) -> Checked<()> {
     match socket.connect(&target.address.into()) {
-        Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => Err(error.into()),
+        Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => {
+            Err(Stop::of_call(error))
+        }
         _ => Ok(()),
     }
 }
@@ -62,7 +64,8 @@ pub(crate) fn datagrams(target: &Target) -> Checked<UdpSocket> {
     let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP));
     let socket = socket.map_err(local)?;
     set_source(&SockRef::from(&socket), &target.source)?;
-    socket.connect(&target.address.into())?;
+    let connected = socket.connect(&target.address.into());
+    connected.map_err(Stop::of_call)?;
     UdpSocket::from_std(socket.into()).map_err(local)
 }
 

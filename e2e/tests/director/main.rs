@@ -7,6 +7,7 @@
 mod commands;
 mod hooks;
 mod import;
+mod link;
 mod marks;
 mod rules;
 mod standby;

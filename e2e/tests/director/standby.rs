@@ -13,10 +13,10 @@ use super::via::run;
 use super::world::{CHECKS, PORT, World, balancer, serve};
 
 /// Many intervals of the checks.
-const LONG: Duration = Duration::from_secs(5);
+pub(super) const LONG: Duration = Duration::from_secs(5);
 
 /// Lets time pass in which nothing may happen.
-fn pass(time: Duration) {
+pub(super) fn pass(time: Duration) {
     let begin = Instant::now();
     let is_over = || (begin.elapsed() >= time).then_some(());
     wait_for("the end of the time", PATIENT, is_over).unwrap();

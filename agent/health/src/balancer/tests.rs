@@ -3,7 +3,7 @@
 use portolan_model::check::{Check, Probe, TcpProbe};
 
 use super::*;
-use crate::{Assigned, DynamicWeight, Step, steps};
+use crate::{Assigned, DynamicWeight};
 
 const NOW: Duration = Duration::from_secs(1_000);
 
@@ -107,7 +107,7 @@ fn a_failing_backend_leaves_the_virtual_server_if_asked() {
 }
 
 #[test]
-fn the_sorry_server_comes_first_and_goes_last() {
+fn without_quorum_the_sorry_server_serves_alone() {
     let policy = HealthPolicy {
         quorum: 3,
         ..HealthPolicy::default()
@@ -124,19 +124,9 @@ fn the_sorry_server_comes_first_and_goes_last() {
         (weights(&bad), bad.sorry, bad.quorum),
         (vec![0, 0], true, false)
     );
-    let verdict = |weight| Verdict {
-        weight,
-        presence: Presence::Present,
-    };
-    let each = |weight| [1, 2].map(|index| Step::Backend(address(index), verdict(weight)));
-    let lost = steps(&good, &bad);
-    assert_eq!((lost[0], &lost[1..]), (Step::Sorry(true), &each(0)[..]));
-    let gained = steps(&bad, &good);
-    assert_eq!(
-        (&gained[..2], gained[2]),
-        (&each(2)[..], Step::Sorry(false))
-    );
-    assert!(steps(&good, &good).is_empty());
+    make(&mut balancer, 2, true, NOW);
+    let again = balancer.verdicts(NOW);
+    assert_eq!((weights(&again), again.sorry), (vec![2, 2], false));
 }
 
 #[test]
@@ -321,4 +311,21 @@ fn backends_come_and_go() {
     assert_eq!(weights(&balancer.verdicts(NOW)), [7, 0]);
     assert_eq!(balancer.take(address(2), 0, &Outcome::pass(), NOW), None);
     assert_eq!(balancer.take(address(1), 1, &Outcome::pass(), NOW), None);
+}
+
+#[test]
+fn the_flap_factor_of_a_status_halves_with_quiet_time_after_it() {
+    let mut balancer = balancer(&[1], HealthPolicy::default(), false);
+    for up in [true, false, true, false] {
+        make(&mut balancer, 1, up, NOW);
+    }
+    // However late the verdicts are asked for.
+    for asked in [0, 900] {
+        let verdicts = balancer.verdicts(NOW + Duration::from_secs(asked));
+        let status = &verdicts.states[&address(1)];
+        for (quiet, factor) in [(0, 4), (299, 4), (300, 2), (600, 1), (90_000, 1)] {
+            let now = NOW + Duration::from_secs(quiet);
+            assert_eq!(status.flap_factor_at(now), factor, "{asked} {quiet}");
+        }
+    }
 }

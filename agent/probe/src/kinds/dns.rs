@@ -48,7 +48,9 @@ fn record_type(name: &str) -> Option<RecordType> {
 
 async fn over_udp(packet: &[u8], target: &Target) -> Checked<Vec<u8>> {
     let socket = socket::datagrams(target)?;
-    socket.send(packet).await?;
+    // The first datagram: no router can have refused one yet.
+    let sent = socket.send(packet).await;
+    sent.map_err(Stop::of_call)?;
     let mut answer = vec![0; MAX_UDP];
     let length = socket.recv(&mut answer).await?;
     answer.truncate(length);

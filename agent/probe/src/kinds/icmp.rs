@@ -36,7 +36,8 @@ pub(crate) async fn run(target: &Target, context: &Context) -> Checked<Outcome> 
         context.pinger().forget(address, &target.source, &echoes);
         // One that cannot be bound any more says that the fault is this machine's.
         context.pinger().socket(address, &target.source)?;
-        return Err(error.into());
+        // The kernel tells errors of earlier requests to connected sockets alone.
+        return Err(Stop::of_call(error));
     }
     match (&mut waiting.reply).await {
         Ok(()) => Ok(Outcome::pass()),

@@ -17,7 +17,9 @@ const MAX: usize = 65_535;
 pub(crate) async fn run(probe: &UdpProbe, target: &Target, limit: Duration) -> Checked<Outcome> {
     let socket = socket::datagrams(target)?;
     let exchange = async {
-        socket.send(&probe.payload).await?;
+        // The first datagram: no router can have refused one yet.
+        let sent = socket.send(&probe.payload).await;
+        sent.map_err(Stop::of_call)?;
         let mut reply = vec![0; MAX];
         let length = socket.recv(&mut reply).await?;
         reply.truncate(length);

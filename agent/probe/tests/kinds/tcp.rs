@@ -107,3 +107,14 @@ async fn slow_and_silent_servers_fail_in_time() {
     times_out(banner(), slow("220 hello world\n").await).await;
     times_out(banner(), silent().await).await;
 }
+
+#[tokio::test]
+async fn a_missing_route_is_no_verdict() {
+    // The kernel refuses a connection to all hosts like one without a route: in the call itself, with the same error.
+    let nowhere = "255.255.255.255:80".parse().unwrap();
+    for probe in [steps(&[]), steps(&[(None, Some("x"))])] {
+        let outcome = run(&check(probe), nowhere).await;
+        let expected = Outcome::no_verdict("no route: network unreachable");
+        assert_eq!(outcome, expected);
+    }
+}
