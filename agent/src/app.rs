@@ -35,7 +35,7 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
-use crate::metrics::{ReconcileMetrics, ServiceCollector, SettingsCollector};
+use crate::metrics::{RealServerCollector, ReconcileMetrics, ServiceCollector, SettingsCollector};
 use crate::notify;
 use crate::overview::Services;
 use crate::reload::Reload;
@@ -207,7 +207,7 @@ async fn start<E: Engine + 'static>(
         backends: Some(backends),
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
-    ServiceCollector::register(&status, args.service_metrics, registry);
+    register_use(args, &status, registry);
     let source = open_source(args, registry, vital)?;
     follow(args, place.node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;
@@ -285,6 +285,12 @@ fn agent_metrics<'m>(
     registry.register_collector(Box::new(SettingsCollector(settings)));
     registry.register_collector(Box::new(DirectorCollector(director.clone())));
     registry
+}
+
+/// The metrics of use that flags ask for, with the kernel's counters of each scrape.
+fn register_use(args: &RunArgs, status: &Status, registry: &mut Registry) {
+    ServiceCollector::register(status, args.service_metrics, registry);
+    RealServerCollector::register(status, args.backend_metrics, registry);
 }
 
 /// Starts to announce the addresses of a director; returns its side for the reconcile loop.

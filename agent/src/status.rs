@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use portolan_model::ipvs::VirtualServerKey;
-use portolan_model::{NodeTable, RecordKey};
+use portolan_model::{NodeTable, Record, RecordKey};
 use portolan_plan::Config;
 use portolan_reconcile::SharedDesired;
 use serde_json::{Value, json};
@@ -102,6 +102,19 @@ impl Status {
             let records = desired.records.iter();
             records
                 .map(|(key, record)| (*key, record.key.clone()))
+                .collect()
+        }))
+    }
+
+    /// The desired virtual servers of load balancers with their records; `None` if the dataplane has none.
+    #[must_use]
+    pub fn balanced_servers(&self) -> Option<Vec<(VirtualServerKey, Arc<Record>)>> {
+        let desired = self.with(|dumps| dumps.desired.clone())?;
+        Some(desired.read(|desired| {
+            let records = desired.records.iter();
+            let balanced = records.filter(|(_, record)| record.balancing.is_some());
+            balanced
+                .map(|(key, record)| (*key, Arc::clone(record)))
                 .collect()
         }))
     }

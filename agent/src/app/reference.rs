@@ -16,6 +16,7 @@ use portolan_model::Family;
 use portolan_reconcile::Outcome;
 use portolan_reference::samples;
 use portolan_runtime::{CredentialCollector, register_process};
+use portolan_source::file::ReadCounts;
 use portolan_source::{ContactCollector, ProblemLog};
 use prometheus_client::registry::Registry;
 use tower::ServiceExt as _;
@@ -30,7 +31,8 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::metrics::{
-    ReconcileMetrics, ServiceCollector, SettingsCollector, SourceCollector, StreamCollector,
+    RealServerCollector, ReconcileMetrics, ServiceCollector, SettingsCollector, SourceCollector,
+    StreamCollector,
 };
 use crate::sync::NoLocalEndpoints;
 
@@ -65,6 +67,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     };
     choice.register(ours);
     ours.register_collector(Box::new(ServiceCollector::sample()));
+    ours.register_collector(Box::new(RealServerCollector::sample()));
     let families = Family::ALL.into();
     let node_ports = NodePortAddresses::parse(&[]).unwrap();
     let _ = HealthChecks::register(families, node_ports, health, ours);
@@ -78,6 +81,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let credentials = vec![("tls", Arc::default())];
     ours.register_collector(Box::new(CredentialCollector(credentials)));
     ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));
+    ReadCounts::default().register(ours);
     let mut problems = ProblemLog::default();
     problems.register(ours);
     problems.update(&samples::problem());

@@ -123,6 +123,7 @@ fn follow_files(
         host: Some(Arc::clone(&node.name)),
         ..file::Options::new(args.file_poll())
     };
+    options.counts.register(registry);
     let contact = Arc::clone(&options.contact);
     registry.register_collector(Box::new(ContactCollector(move || contact.silence())));
     let ending = vital.ending.clone();

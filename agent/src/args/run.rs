@@ -195,6 +195,18 @@ pub struct RunArgs {
     )]
     pub service_metrics: u32,
 
+    /// Metrics of use, as IPVS has them, for at most this many real servers of load balancers; 0 for none. Each has ten
+    /// series, and the kernel is read at each scrape.
+    #[arg(
+        long,
+        env = "PORTOLAN_BACKEND_METRICS",
+        value_name = "COUNT",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=100_000),
+        help_heading = SERVERS
+    )]
+    pub backend_metrics: u32,
+
     /// File that receives the bound ports, as `admin=PORT` and `healthz=PORT`.
     #[arg(long, env = "PORTOLAN_PORT_FILE", help_heading = SERVERS)]
     pub port_file: Option<PathBuf>,

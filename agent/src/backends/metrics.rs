@@ -3,13 +3,17 @@
 //! Metrics of load balancers' backends, computed when they are scraped.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use portolan_health::{BackendStatus, State, Verdicts};
 use portolan_model::RecordKey;
-use portolan_probe::{BUCKETS, Handle, Histogram};
+use portolan_probe::{BUCKETS, Counts, Handle, Histogram};
 use portolan_runtime::{HistogramValues, Scrape, gauge_value};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+
+use super::{Health, since_boot};
 
 /// Collects from the engine.
 #[derive(Debug)]
@@ -32,6 +36,14 @@ struct BackendLabels {
     backend: String,
 }
 
+/// One backend of a frontend, and its state.
+#[derive(Debug, Clone, EncodeLabelSet)]
+struct StateLabels {
+    #[prometheus(flatten)]
+    backend: BackendLabels,
+    state: &'static str,
+}
+
 /// Kind of a probe.
 #[derive(Debug, Clone, EncodeLabelSet)]
 struct KindLabel {
@@ -47,70 +59,126 @@ struct CheckLabels {
 
 impl Collector for BackendCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let counts = self.0.counts();
         let health = self.0.health.borrow().clone();
         let mut scrape = Scrape::new(encoder);
-        let checks = counts.checks.iter().map(|((kind, result), count)| {
-            let result = result.label();
-            (CheckLabels { kind, result }, *count)
-        });
-        scrape.counters(
-            "checks",
-            "Health checks of backends, by kind and result",
-            checks,
-        )?;
-        let kinds = counts.durations.iter();
-        let durations = kinds.map(|(kind, times)| (KindLabel { kind }, seconds(times)));
-        scrape.histograms(
-            "check_duration_seconds",
-            "Durations of health checks of backends, by kind",
-            durations,
-        )?;
-        scrape.histogram(
-            "check_lateness_seconds",
-            "How long after their time health checks of backends started",
-            &seconds(&counts.lateness),
-        )?;
-        scrape.counter(
-            "backend_rises",
-            "Times that a backend came up",
-            counts.rises,
-        )?;
-        scrape.counter(
-            "backend_falls",
-            "Times that a backend went down",
-            counts.falls,
-        )?;
-        let up = health.iter().flat_map(|(key, verdicts)| {
-            let states = verdicts.states.iter();
-            states.map(|(address, status)| {
-                let labels = backend_labels(key, address);
-                (labels, gauge_value(usize::from(status.state.is_up())))
-            })
-        });
-        scrape.gauges("backend_up", "Whether a backend's health checks pass", up)?;
-        let quorum = health.iter().map(|(key, verdicts)| {
-            (
-                frontend_labels(key),
-                gauge_value(usize::from(verdicts.quorum)),
-            )
-        });
-        scrape.gauges(
-            "quorum",
-            "Whether enough weight of a frontend's backends is healthy",
-            quorum,
-        )?;
-        let sorry = health.iter().map(|(key, verdicts)| {
-            (
-                frontend_labels(key),
-                gauge_value(usize::from(verdicts.sorry)),
-            )
-        });
-        scrape.gauges(
-            "sorry_server_active",
-            "Whether a frontend's sorry server serves; 0 if it does for one of two families alone",
-            sorry,
-        )
+        of_checks(&mut scrape, &self.0.counts())?;
+        of_backends(&mut scrape, &health)?;
+        of_frontends(&mut scrape, &health)
+    }
+}
+
+/// Metrics of the checks themselves.
+fn of_checks(scrape: &mut Scrape<'_>, counts: &Counts) -> fmt::Result {
+    let checks = counts.checks.iter().map(|((kind, result), count)| {
+        let result = result.label();
+        (CheckLabels { kind, result }, *count)
+    });
+    scrape.counters(
+        "checks",
+        "Health checks of backends, by kind and result",
+        checks,
+    )?;
+    let kinds = counts.durations.iter();
+    let durations = kinds.map(|(kind, times)| (KindLabel { kind }, seconds(times)));
+    scrape.histograms(
+        "check_duration_seconds",
+        "Durations of health checks of backends, by kind",
+        durations,
+    )?;
+    scrape.histogram(
+        "check_lateness_seconds",
+        "How long after their time health checks of backends started",
+        &seconds(&counts.lateness),
+    )?;
+    scrape.counter(
+        "backend_rises",
+        "Times that a backend came up",
+        counts.rises,
+    )?;
+    scrape.counter(
+        "backend_falls",
+        "Times that a backend went down",
+        counts.falls,
+    )
+}
+
+/// The states of backends.
+fn of_backends(scrape: &mut Scrape<'_>, health: &Health) -> fmt::Result {
+    let up = statuses(health).map(|(key, address, status)| {
+        let up = gauge_value(usize::from(status.state.is_up()));
+        (backend_labels(key, address), up)
+    });
+    scrape.gauges("backend_up", "Whether a backend's health checks pass", up)?;
+    // One series for each backend and not for each state: a director may have 10,000 backends.
+    let states = statuses(health).map(|(key, address, status)| {
+        let labels = StateLabels {
+            backend: backend_labels(key, address),
+            state: state(status.state),
+        };
+        (labels, 1)
+    });
+    scrape.gauges(
+        "backend_state",
+        "State that its health checks give a backend: 1 for the state that it has, no series for the others",
+        states,
+    )?;
+    let changes = statuses(health)
+        .map(|(key, address, status)| (backend_labels(key, address), status.changes));
+    scrape.counters(
+        "backend_changes",
+        "Rises and falls of a backend since the agent started",
+        changes,
+    )?;
+    let now = since_boot();
+    let factors = statuses(health).map(|(key, address, status)| {
+        let factor = i64::from(status.flap_factor_at(now));
+        (backend_labels(key, address), factor)
+    });
+    scrape.gauges(
+        "backend_flap_factor",
+        "Factor of the passes that a backend needs to come up: 1, doubled by flaps up to 8, halved by quiet time",
+        factors,
+    )
+}
+
+/// Quorum of frontends.
+fn of_frontends(scrape: &mut Scrape<'_>, health: &Health) -> fmt::Result {
+    let of = |value: fn(&Verdicts) -> i64| {
+        let verdicts = health.iter();
+        verdicts.map(move |(key, verdicts)| (frontend_labels(key), value(verdicts)))
+    };
+    scrape.gauges(
+        "quorum",
+        "Whether enough weight of a frontend's backends is healthy",
+        of(|verdicts| gauge_value(usize::from(verdicts.quorum))),
+    )?;
+    scrape.gauges(
+        "quorum_weight",
+        "Configured weight of a frontend's healthy backends, which decides about its quorum",
+        of(|verdicts| gauge_value(verdicts.healthy_weight)),
+    )?;
+    scrape.gauges(
+        "sorry_server_active",
+        "Whether a frontend's sorry server serves; 0 if it does for one of two families alone",
+        of(|verdicts| gauge_value(usize::from(verdicts.sorry))),
+    )
+}
+
+/// The status of each backend of each frontend.
+fn statuses(health: &Health) -> impl Iterator<Item = (&RecordKey, &SocketAddr, &BackendStatus)> {
+    health.iter().flat_map(|(key, verdicts)| {
+        let states = verdicts.states.iter();
+        states.map(move |(address, status)| (key, address, status))
+    })
+}
+
+/// The value of the label `state`, which is that of `portolan-agent status`.
+fn state(state: State) -> &'static str {
+    match state {
+        State::Probing => "probing",
+        State::Up => "up",
+        State::Ramping => "ramping",
+        State::Down => "down",
     }
 }
 
@@ -132,7 +200,7 @@ fn frontend_labels(key: &RecordKey) -> FrontendLabels {
     }
 }
 
-fn backend_labels(key: &RecordKey, address: &std::net::SocketAddr) -> BackendLabels {
+fn backend_labels(key: &RecordKey, address: &SocketAddr) -> BackendLabels {
     let FrontendLabels {
         namespace,
         name,
@@ -182,7 +250,7 @@ pub(crate) mod tests {
             protocol: Protocol::Tcp,
         };
         let backend = Backend {
-            weight: 1,
+            weight: 3,
             checks: [Assigned::direct(Check::new(
                 Probe::Tcp(TcpProbe::default()),
             ))]
@@ -226,7 +294,11 @@ pub(crate) mod tests {
         let of_frontend = r#"namespace="default",name="web",frontend="http""#;
         for line in [
             format!(r#"backend_up{{{of_frontend},backend="10.0.0.11:8080"}} 1"#),
+            format!(r#"backend_state{{{of_frontend},backend="10.0.0.11:8080",state="up"}} 1"#),
+            format!(r#"backend_changes_total{{{of_frontend},backend="10.0.0.11:8080"}} 1"#),
+            format!(r#"backend_flap_factor{{{of_frontend},backend="10.0.0.11:8080"}} 1"#),
             format!("quorum{{{of_frontend}}} 1"),
+            format!("quorum_weight{{{of_frontend}}} 3"),
             format!("sorry_server_active{{{of_frontend}}} 0"),
             r#"checks_total{kind="tcp",result="pass"} 1"#.to_owned(),
             r#"check_duration_seconds_bucket{le="+Inf",kind="tcp"} 1"#.to_owned(),

@@ -3,6 +3,7 @@
 //! Metrics of the agent. Names that begin with `kubeproxy_` are kube-proxy's, with its meaning.
 
 mod kube_proxy;
+mod real_servers;
 mod services;
 mod settings;
 mod subscription;
@@ -17,6 +18,7 @@ use prometheus_client::registry::Registry;
 use crate::sync::{Counts, NoLocalEndpoints, Outcome, TableChanges};
 use kube_proxy::{KubeProxyMetrics, gauge_value};
 
+pub use real_servers::RealServerCollector;
 pub use services::ServiceCollector;
 pub use settings::SettingsCollector;
 pub use subscription::{SourceCollector, StreamCollector};

@@ -170,6 +170,7 @@ fn meter() -> Meter {
             total_connections: reading * 620,
             bytes_in: reading * 2_100_000,
             bytes_out: reading * 48_000_000,
+            ..portolan_dataplane::Usage::default()
         };
         let of_first = BTreeMap::from([(backend(11), usage(1_200)), (backend(12), usage(4))]);
         Ok([(keys[0], of_first)].into())

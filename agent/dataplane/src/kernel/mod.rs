@@ -57,7 +57,7 @@ pub use probe::Unusable;
 pub use routes::{ROUTE_MARK, node_facts};
 pub use settings::{Consequence, Setting, WrongSetting, settings};
 pub use tuning::{ConntrackTuning, Tuning};
-pub use usage::{UsageOf, read_totals, read_usage};
+pub use usage::{SomeUsage, UsageOf, read_some_usage, read_totals, read_usage};
 pub use whole::{Whole, read_whole};
 
 use binding::VipDevice;

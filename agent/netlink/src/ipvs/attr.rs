@@ -56,6 +56,8 @@ pub(super) mod info {
 /// `IPVS_STATS_ATTR_*`.
 pub(super) mod counters {
     pub(in crate::ipvs) const CONNECTIONS: u16 = 1;
+    pub(in crate::ipvs) const PACKETS_IN: u16 = 2;
+    pub(in crate::ipvs) const PACKETS_OUT: u16 = 3;
     pub(in crate::ipvs) const BYTES_IN: u16 = 4;
     pub(in crate::ipvs) const BYTES_OUT: u16 = 5;
 }

@@ -11,14 +11,20 @@ use super::request::{self, GET_DEST, GET_SERVICE};
 use super::{Ipvs, IpvsError, attr, family, reply};
 use crate::wire::{Attributes, Malformed, Writer};
 
-/// Counters of a real server since it was added, and its current connections. The kernel brings the counters up
-/// to date every 2 s (`ip_vs_est.c`).
+/// Counters of a real server since it was added, its weight and its current connections. The kernel brings the
+/// counters up to date every 2 s (`ip_vs_est.c`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// Weight of now.
+    pub weight: u32,
     /// Connections of now.
     pub connections: Connections,
     /// Connections since it was added.
     pub total_connections: u64,
+    /// Packets from clients since it was added.
+    pub packets_in: u64,
+    /// Packets to clients since it was added; 0 with methods whose answers pass the director by.
+    pub packets_out: u64,
     /// Bytes from clients since it was added, headers of IP included.
     pub bytes_in: u64,
     /// Bytes to clients since it was added; 0 with methods whose answers pass the director by.
@@ -74,11 +80,15 @@ pub(super) fn read(
     let address = reply::address(nest.get(attr::dest::ADDRESS)?, address_family)?;
     let port = nest.get(attr::dest::PORT)?.be16()?;
     let mut usage = Usage {
+        weight: nest.get(attr::dest::WEIGHT)?.u32()?,
         connections: reply::connections(&nest)?,
         ..Usage::default()
     };
     if let Some(counters) = nest.find(attr::dest::COUNTERS)? {
-        let totals = totals(&counters.nested())?;
+        let counters = counters.nested();
+        let totals = totals(&counters)?;
+        usage.packets_in = counters.get(attr::counters::PACKETS_IN)?.u64()?;
+        usage.packets_out = counters.get(attr::counters::PACKETS_OUT)?.u64()?;
         usage.total_connections = totals.connections;
         usage.bytes_in = totals.bytes_in;
         usage.bytes_out = totals.bytes_out;
@@ -120,10 +130,12 @@ mod tests {
 
     use super::*;
 
-    fn write_counters(nest: &mut Writer, kind: u16, values: [u64; 3]) {
+    fn write_counters(nest: &mut Writer, kind: u16, values: [u64; 5]) {
         nest.nest(kind, |nest| {
             let kinds = [
                 attr::counters::CONNECTIONS,
+                attr::counters::PACKETS_IN,
+                attr::counters::PACKETS_OUT,
                 attr::counters::BYTES_IN,
                 attr::counters::BYTES_OUT,
             ];
@@ -133,7 +145,7 @@ mod tests {
         });
     }
 
-    fn reply(counters: Option<[u64; 3]>) -> Vec<u8> {
+    fn reply(counters: Option<[u64; 5]>) -> Vec<u8> {
         let mut writer = Writer::default();
         request::write_header(&mut writer, GET_DEST);
         writer.nest(attr::DEST, |nest| {
@@ -143,6 +155,7 @@ mod tests {
             nest.attribute(attr::dest::PORT, &8080_u16.to_be_bytes());
             nest.u16(attr::dest::ADDRESS_FAMILY, attr::AF_INET);
             for (kind, value) in [
+                (attr::dest::WEIGHT, 7),
                 (attr::dest::ACTIVE, 4),
                 (attr::dest::INACTIVE, 5),
                 (attr::dest::PERSISTENT, 6),
@@ -159,21 +172,24 @@ mod tests {
     #[test]
     fn counters_are_read_in_64_bits() {
         let expected = Usage {
+            weight: 7,
             connections: Connections {
                 active: 4,
                 inactive: 5,
                 persistent: 6,
             },
             total_connections: 1 << 40,
-            bytes_in: 2 << 40,
-            bytes_out: 3 << 40,
+            packets_in: 2 << 40,
+            packets_out: 3 << 40,
+            bytes_in: 4 << 40,
+            bytes_out: 5 << 40,
         };
         let address: SocketAddr = "10.0.0.1:8080".parse().unwrap();
         let read_all = |payload: &[u8]| {
             let mut used = BTreeMap::new();
             read(&mut used, payload).map(|()| used)
         };
-        let full = reply(Some([1 << 40, 2 << 40, 3 << 40]));
+        let full = reply(Some([1_u64, 2, 3, 4, 5].map(|count| count << 40)));
         assert_eq!(read_all(&full).unwrap(), [(address, expected)].into());
         let old = read_all(&reply(None)).unwrap()[&address];
         assert_eq!((old.connections, old.bytes_in), (expected.connections, 0));
@@ -185,7 +201,7 @@ mod tests {
 
     #[test]
     fn counters_of_virtual_servers_are_read_with_their_keys() {
-        let reply = |fill: &dyn Fn(&mut Writer), counters: Option<[u64; 3]>| {
+        let reply = |fill: &dyn Fn(&mut Writer), counters: Option<[u64; 5]>| {
             let mut writer = Writer::default();
             request::write_header(&mut writer, GET_SERVICE);
             writer.nest(attr::SERVICE, |nest| {
@@ -209,7 +225,7 @@ mod tests {
             nest.u32(attr::service::FIREWALL_MARK, 9);
         };
         let mut found = BTreeMap::new();
-        let full = reply(&by_address, Some([1 << 40, 2, 3]));
+        let full = reply(&by_address, Some([1 << 40, 0, 0, 2, 3]));
         read_totals(&mut found, &full).unwrap();
         read_totals(&mut found, &reply(&by_mark, None)).unwrap();
         let counted = Totals {

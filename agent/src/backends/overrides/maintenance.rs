@@ -103,6 +103,10 @@ impl OverrideStore {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut warned = None;
+        let mut disk = Disk {
+            content: Some(self.lock().maintenance.clone()),
+            error: None,
+        };
         loop {
             let path = directory.borrow_and_update().clone();
             let read = match path {
@@ -119,7 +123,8 @@ impl OverrideStore {
             match read {
                 Some(Ok(maintenance)) => {
                     warned = None;
-                    self.maintain(maintenance).await;
+                    self.maintain(&maintenance);
+                    self.save_maintenance(&mut disk, maintenance).await;
                 }
                 Some(Err(error)) if warned.as_ref() != Some(&error) => {
                     tracing::warn!("spec.maintenanceDirectory: {error}: backends stay as they are");
@@ -127,7 +132,8 @@ impl OverrideStore {
                 }
                 Some(Err(_)) | None => {}
             }
-            let waits = matches!(*directory.borrow(), Some(Some(_)));
+            let is_saved = disk.content.is_some();
+            let waits = !is_saved || matches!(*directory.borrow(), Some(Some(_)));
             tokio::select! {
                 () = token.cancelled() => return,
                 changed = directory.changed() => if changed.is_err() {
@@ -138,24 +144,43 @@ impl OverrideStore {
         }
     }
 
-    async fn maintain(&self, maintenance: Maintenance) {
-        {
-            let mut state = self.lock();
-            if state.maintenance == maintenance {
-                return;
-            }
+    fn maintain(&self, maintenance: &Maintenance) {
+        let mut state = self.lock();
+        if state.maintenance != *maintenance {
             tracing::info!(backends = maintenance.0.len(), "maintenance changed");
             state.maintenance = maintenance.clone();
             self.publish(&state);
         }
-        let this = self.clone();
-        let save = move || maintenance.save(&this.0.directory);
-        let saved = tokio::task::spawn_blocking(save).await;
-        if let Ok(Err(error)) = saved {
-            // It matters only if the directory cannot be read at the next start.
-            tracing::warn!(%error, "the backends in maintenance cannot be saved");
-        }
     }
+
+    /// Saves the backends in maintenance, unless the disk has them. It is to be called again if that fails.
+    async fn save_maintenance(&self, disk: &mut Disk, maintenance: Maintenance) {
+        if disk.content.as_ref() == Some(&maintenance) {
+            return;
+        }
+        let (this, new) = (self.clone(), maintenance.clone());
+        let save = move || new.save(&this.0.directory);
+        let saved = tokio::task::spawn_blocking(save).await;
+        let saved = saved.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let error = saved.err().map(|error| error.to_string());
+        // It matters only if the directory cannot be read at the next start.
+        if let Some(error) = &error
+            && disk.error.as_ref() != Some(error)
+        {
+            tracing::warn!(%error, "the backends in maintenance cannot be saved yet");
+        }
+        let content = error.is_none().then_some(maintenance);
+        *disk = Disk { content, error };
+    }
+}
+
+/// The content of the disk, as far as it is known.
+#[derive(Debug)]
+struct Disk {
+    /// The backends in maintenance; `None` after an attempt to save others that failed.
+    content: Option<Maintenance>,
+    /// The error of that attempt, to log it once.
+    error: Option<String>,
 }
 
 #[cfg(test)]

@@ -35,8 +35,9 @@ pub(crate) use maintenance::Maintenance;
 pub(crate) use map::{Override, OverrideMap, Refused, addresses, balancer_name};
 pub(crate) use saved::{Now, load};
 
-/// Longest sleep before an override's end: timers stand still while the machine is suspended.
-const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// Time between two saves of the time that overrides have left. It is the longest sleep before an end as well: timers
+/// stand still while the machine is suspended.
+const PERIOD: Duration = Duration::from_secs(60);
 
 /// The overrides of this host. Clones are the same.
 #[derive(Debug, Clone)]
@@ -151,24 +152,28 @@ impl OverrideStore {
         Ok(places)
     }
 
-    /// Ends overrides when their time is over, until the token is cancelled.
+    /// Ends overrides when their time is over, until the token is cancelled. As long as there is one with an end, it
+    /// saves once a minute how much time is left.
     pub(crate) async fn keep_time(self, token: CancellationToken) {
+        let mut saved = Now::read().since_boot;
         loop {
             let now = Now::read();
             let next = self.lock().overrides.next_end();
-            let left = next.map(|next| next.saturating_sub(now.since_boot));
+            let due = next.map(|next| next.min(saved + PERIOD));
+            let left = due.map(|due| due.saturating_sub(now.since_boot));
             if left == Some(Duration::ZERO) {
+                saved = now.since_boot;
                 let this = self.clone();
-                let expired = tokio::task::spawn_blocking(move || this.expire(&now)).await;
-                if let Ok(Err(error)) = expired {
-                    // At the next start it has ended all the same.
-                    tracing::warn!(%error, "the end of a backend's state cannot be saved");
+                let passed = tokio::task::spawn_blocking(move || this.pass_time(&now)).await;
+                if let Ok(Err(error)) = passed {
+                    // In this boot it counts all the same at the next start.
+                    tracing::warn!(%error, "the time left of backends' states cannot be saved");
                 }
                 continue;
             }
             let sleep = async {
                 match left {
-                    Some(left) => tokio::time::sleep(left.min(LONGEST_SLEEP)).await,
+                    Some(left) => tokio::time::sleep(left).await,
                     None => std::future::pending().await,
                 }
             };
@@ -180,14 +185,14 @@ impl OverrideStore {
         }
     }
 
-    /// Ends what has ended at a time.
-    fn expire(&self, now: &Now) -> io::Result<()> {
+    /// Ends what has ended at a time, and saves how much time the rest has left: a reboot gives none of it back,
+    /// however far behind the clock is. Blocks on the disk.
+    fn pass_time(&self, now: &Now) -> io::Result<()> {
         let mut state = self.lock();
-        if !state.overrides.expire(now.since_boot) {
-            return Ok(());
+        if state.overrides.expire(now.since_boot) {
+            tracing::info!("the time of a command about backends is over");
+            self.publish(&state);
         }
-        tracing::info!("the time of a command about backends is over");
-        self.publish(&state);
         saved::save(&self.0.directory, &state.overrides, now)
     }
 

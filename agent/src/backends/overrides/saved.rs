@@ -67,8 +67,8 @@ struct SavedOverride {
 struct End {
     since_boot_ms: u64,
     unix_seconds: i64,
-    /// Seconds that were left when it was saved. A clock that is behind after a reboot makes it no longer. A file of an
-    /// earlier version has none.
+    /// Seconds that were left when it was saved, which is once a minute. A clock that is behind after a reboot makes it
+    /// no longer. A file of an earlier version has none.
     #[serde(default)]
     most_seconds: Option<u64>,
 }

@@ -11,6 +11,8 @@ use portolan_model::{
 
 use super::*;
 
+mod maintenance;
+
 fn key(name: &str, port: &str) -> RecordKey {
     RecordKey {
         cluster: "".into(),
@@ -282,6 +284,29 @@ fn a_clock_that_is_behind_after_a_reboot_makes_no_command_longer() {
     std::fs::write(&path, earlier).unwrap();
     let rebooted = load(directory.path(), &now("b", 10, "2026-01-02T03:30:00Z"));
     assert_eq!(rebooted.next_end(), Some(Duration::from_secs(10 + 1_800)));
+}
+
+#[test]
+fn a_clock_that_is_behind_after_each_reboot_makes_no_command_longer() {
+    let directory = tempfile::tempdir().unwrap();
+    let drain = Override {
+        state: Administrative::Drain,
+        until: Some(Duration::from_secs(3_700)),
+    };
+    let map = OverrideMap::from_iter([(name("web/10.0.0.1"), drain)]);
+    let at = now("a", 100, "2026-01-02T03:00:00Z");
+    saved::save(directory.path(), &map, &at).unwrap();
+    let store = store(directory.path());
+    for (boot, left) in [("b", 3_600), ("c", 2_400), ("d", 1_200)] {
+        let begin = now(boot, 10, "2016-01-02T03:00:00Z");
+        let rebooted = load(directory.path(), &begin);
+        assert_eq!(rebooted.next_end(), Some(Duration::from_secs(10 + left)));
+        store.lock().overrides = rebooted;
+        let later = now(boot, 10 + 1_200, "2016-01-02T03:20:00Z");
+        store.pass_time(&later).unwrap();
+    }
+    assert!(store.all().is_empty());
+    assert!(load(directory.path(), &at).is_empty());
 }
 
 fn store(directory: &Path) -> OverrideStore {

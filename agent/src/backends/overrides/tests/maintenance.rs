@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+
+/// Waits until something holds.
+async fn until(holds: impl Fn() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn maintenance_that_cannot_be_saved_is_saved_as_soon_as_it_can() {
+    let root = tempfile::tempdir().unwrap();
+    let files = root.path().join("maintenance");
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(files.join("10.0.0.2:80"), "").unwrap();
+    let state = root.path().join("state");
+    let block = || std::fs::write(&state, "a file in place of the directory").unwrap();
+    block();
+    let store = store(&state);
+    let mut in_force = store.in_force();
+    let (directory, seen) = watch::channel(Some(Some(files)));
+    let token = CancellationToken::new();
+    let keeping = tokio::spawn(store.clone().keep_maintenance(seen, token.clone()));
+    // The pauses are for the first attempt, which must fail. Without it the test says nothing.
+    let pause = Duration::from_millis(500);
+    drop(in_force.wait_for(|all| !all.is_empty()).await.unwrap());
+    tokio::time::sleep(pause).await;
+    std::fs::remove_file(&state).unwrap();
+    until(|| Maintenance::load(&state) == maintenance_of("10.0.0.2:80")).await;
+    // So is the end of all maintenance, with no directory to look at.
+    std::fs::remove_dir_all(&state).unwrap();
+    block();
+    directory.send_replace(Some(None));
+    drop(in_force.wait_for(Overrides::is_empty).await.unwrap());
+    tokio::time::sleep(pause).await;
+    std::fs::remove_file(&state).unwrap();
+    until(|| state.join("maintenance.json").exists()).await;
+    assert_eq!(Maintenance::load(&state), Maintenance::default());
+    token.cancel();
+    keeping.await.unwrap();
+}
