@@ -215,6 +215,7 @@ fn what_others_have_already_is_taken() {
             .into_iter()
             .map(|claim| (claim, "Service prod/web".to_owned()))
             .collect(),
+        ..Already::default()
     };
     let problems = parse(
         &[File {
@@ -229,4 +230,67 @@ fn what_others_have_already_is_taken() {
         "lb.yaml:5:15: spec.frontends[0]: TCP 192.0.2.10:80 is of Service prod/web already: \
          expected once"
     );
+}
+
+const STATELESS: &str = "apiVersion: portolan.dev/v1alpha1
+kind: Director
+metadata: {name: lb1}
+spec:
+  statelessFailover: true
+  sync: {interface: eth1}
+  marks: 0xf0
+";
+
+const UNFIT: &str = r#"apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: web}
+spec:
+  frontends: [{addresses: [192.0.2.10], port: 80}]
+  scheduler: wlc
+  forwarding: {method: Tunnel}
+  backends: [{address: "fd00::1"}]
+---
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: marked}
+spec:
+  frontends: [{mark: 0x10}]
+  scheduler: mh
+"#;
+
+#[test]
+fn objects_of_files_must_fit_those_from_elsewhere() {
+    let already = Already {
+        load_balancers: read(UNFIT).load_balancers,
+        directors: read(STATELESS).directors,
+        ..Already::default()
+    };
+    let problems = |text: &str| {
+        let file = File {
+            name: "lb.yaml",
+            text,
+        };
+        let found = parse(&[file], &already).err().unwrap_or_default();
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let of_director = [
+        "lb.yaml:5:22: spec.statelessFailover: default/web has scheduler \"wlc\": expected mh",
+        "lb.yaml:6:9: spec.sync: web/tcp-80 has a Tunnel backend of the other family (fd00::1): \
+         excludes the sync daemon",
+        "lb.yaml:7:10: spec.marks: 0x000000f0 has bits of the mark 16 of default/marked: \
+         expected none",
+    ];
+    assert_eq!(problems(STATELESS), of_director);
+    let of_balancers = [
+        "lb.yaml:6:14: spec.scheduler: \"wlc\": expected mh, by spec.statelessFailover of \
+         Director lb1",
+        "lb.yaml:8:24: spec.backends[0].address: fd00::1 is behind a tunnel of the other family: \
+         excluded by spec.sync of Director lb1",
+        "lb.yaml:14:22: spec.frontends[0].mark: 16 has bits of the agent's marks 0x000000f0: \
+         expected none of them",
+    ];
+    assert_eq!(problems(UNFIT), of_balancers);
+    // What does not fit elsewhere is no problem of the files.
+    let fits = UNFIT.replace("wlc", "mh").replace("fd00::1", "10.0.0.1");
+    assert_eq!(problems(&fits.replace("0x10", "0x100")), [""; 0]);
 }

@@ -87,6 +87,18 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// An error of a controller that follows another one, which must be asked.
+#[derive(Debug)]
+pub(crate) struct Follower(String);
+
+impl fmt::Display for Follower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Follower {}
+
 impl ConnectArgs {
     /// Returns `true` if controllers are named.
     pub(crate) fn names_controllers(&self) -> bool {
@@ -192,9 +204,10 @@ impl Client {
                 format!("{}: {}: {}", self.name(), head.status, text.trim())
             }
         };
-        match is_passing {
-            true => bail!(error),
-            false => Err(Refused(error).into()),
+        match head.status {
+            _ if is_passing => bail!(error),
+            StatusCode::MISDIRECTED_REQUEST => Err(Follower(error).into()),
+            _ => Err(Refused(error).into()),
         }
     }
 

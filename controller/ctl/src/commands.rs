@@ -9,7 +9,7 @@ use portolan_select::Explanation;
 use crate::agent::AgentArgs;
 use crate::answers::{Answers, UNANSWERED, first};
 use crate::args::{Cli, ClusterCommand, Command, ConnectArgs, DiffArgs};
-use crate::client::{self, Client, clients, encoded, of_agent};
+use crate::client::{self, Client, Follower, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
     agent, check, clusters, deletions, diff, dns, env, explain, fleet, health, imports, nodes,
@@ -239,14 +239,19 @@ async fn dump(client: &Client, command: &Command, output: Output) -> anyhow::Res
     })
 }
 
-/// Asks every controller to do something. One that fails does not keep the others from it.
+/// Asks every controller to do something. One that fails does not keep the others from it. One that follows another
+/// one does nothing, and that is no failure once another has done it.
 async fn act(clients: &[Client], path: &str, done: &str) -> anyhow::Result<Reply> {
-    let (mut replies, mut errors) = (Vec::new(), Vec::new());
+    let (mut replies, mut errors, mut followers) = (Vec::new(), Vec::new(), Vec::new());
     for client in clients {
         match client.post(path).await {
             Ok(value) => replies.push(value),
+            Err(error) if error.is::<Follower>() => followers.push(client.named(&error)),
             Err(error) => errors.push(client.named(&error)),
         }
+    }
+    if replies.is_empty() {
+        errors.append(&mut followers);
     }
     anyhow::ensure!(
         errors.is_empty(),

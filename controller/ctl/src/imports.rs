@@ -54,6 +54,13 @@ pub(crate) fn show(value: Value) -> anyhow::Result<Reply> {
         (true, []) => writeln!(text, "{}, no VIP; {}", import.kind, import.policy),
         (true, vips) => writeln!(text, "VIP {}; {}", vips.join(", "), import.policy),
     };
+    if !import.shadowed.is_empty() {
+        let shadowed = import.shadowed.join(", ");
+        let _ = writeln!(
+            text,
+            "not applied, since another one comes first: TrafficPolicy {shadowed}"
+        );
+    }
     if let Some(policy) = &import.nodes {
         let _ = writeln!(text, "at nodes of ImportPolicy {policy} alone");
     }

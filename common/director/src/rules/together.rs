@@ -12,11 +12,15 @@ use crate::frontend::{Claim, Packets};
 use crate::problem::{Position, Problem};
 use crate::read::{Node, Path, Value};
 
-/// Virtual servers that objects from elsewhere have, and whose they are: `Service prod/web`.
+/// Objects from elsewhere, which those of the files must fit. Problems among them alone are not told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Already {
-    /// The owners.
+    /// The virtual servers that they have, and whose they are: `Service prod/web`.
     pub claims: BTreeMap<Claim, String>,
+    /// The load balancers that Directors of the files must fit.
+    pub load_balancers: Vec<Arc<LoadBalancer>>,
+    /// The Directors that load balancers of the files must fit.
+    pub directors: Vec<Director>,
 }
 
 /// An object and its document.
@@ -69,10 +73,19 @@ pub(crate) fn together(
         &mut problems,
     );
     claims(balancers, already, &mut problems);
-    marks(balancers, directors, &mut problems);
+    marks(balancers, directors, already, &mut problems);
     for director in directors {
-        synchronised(director, balancers, &mut problems);
-        stateless(director, balancers, &mut problems);
+        let of_files = balancers.iter().map(|placed| &placed.object);
+        for balancer in of_files.chain(&already.load_balancers) {
+            let found = unfit(&director.object, balancer).into_iter();
+            problems.extend(found.map(|it| it.of_director(director)));
+        }
+    }
+    for balancer in balancers {
+        for director in &already.directors {
+            let found = unfit(director, &balancer.object).into_iter();
+            problems.extend(found.map(|it| it.of_balancer(balancer)));
+        }
     }
     problems
 }
@@ -158,22 +171,20 @@ fn claims(balancers: &[Placed<Arc<LoadBalancer>>], already: &Already, problems: 
 fn marks(
     balancers: &[Placed<Arc<LoadBalancer>>],
     directors: &[Placed<Director>],
+    already: &Already,
     problems: &mut Vec<Problem>,
 ) {
-    let mut masks: Vec<u32> = directors
-        .iter()
-        .map(|director| director.object.marks)
-        .collect();
+    let of_files = directors.iter().map(|director| &director.object);
+    let all = of_files.chain(&already.directors);
+    let mut masks: Vec<u32> = all.map(|director| director.marks).collect();
     if masks.is_empty() {
         masks.push(DEFAULT_MARKS);
     }
+    let spec = Path::default().field("spec");
     for placed in balancers {
-        for (index, frontend) in placed.object.frontends.iter().enumerate() {
-            let Packets::Mark { mark, .. } = frontend.packets else {
-                continue;
-            };
+        for (index, mark) in marks_of(&placed.object) {
             if let Some(mask) = masks.iter().find(|mask| **mask & mark != 0) {
-                let path = Path::default().field("spec").field("frontends").item(index);
+                let path = spec.field("frontends").item(index);
                 let message = format!(
                     "{mark} has bits of the agent's marks {mask:#010x}: expected none of them"
                 );
@@ -181,51 +192,98 @@ fn marks(
             }
         }
     }
-}
-
-fn synchronised(
-    director: &Placed<Director>,
-    balancers: &[Placed<Arc<LoadBalancer>>],
-    problems: &mut Vec<Problem>,
-) {
-    if director.object.sync.is_none() {
-        return;
-    }
-    let path = Path::default().field("spec").field("sync");
-    for placed in balancers {
-        if let Some(address) = placed.object.of_mixed_families().next() {
-            let object = &placed.object;
-            let frontend = object
-                .frontends
-                .first()
-                .map_or("", |frontend| &frontend.name);
-            let message = format!(
-                "{}/{frontend} has a Tunnel backend of the other family ({address}): \
-                 excludes the sync daemon",
-                object.name.name
-            );
-            problems.push(director.problem(&path, message));
+    for placed in directors {
+        let mask = placed.object.marks;
+        for balancer in &already.load_balancers {
+            for (_, mark) in marks_of(balancer).filter(|(_, mark)| mask & mark != 0) {
+                let name = &balancer.name;
+                let message =
+                    format!("{mask:#010x} has bits of the mark {mark} of {name}: expected none");
+                problems.push(placed.problem(&spec.field("marks"), message));
+            }
         }
     }
 }
 
-fn stateless(
-    director: &Placed<Director>,
-    balancers: &[Placed<Arc<LoadBalancer>>],
-    problems: &mut Vec<Problem>,
-) {
-    if !director.object.stateless_failover {
-        return;
+/// The marks of the frontends that have one, with the frontends' indices.
+fn marks_of(balancer: &LoadBalancer) -> impl Iterator<Item = (usize, u32)> {
+    let frontends = balancer.frontends.iter().enumerate();
+    frontends.filter_map(|(index, frontend)| match frontend.packets {
+        Packets::Mark { mark, .. } => Some((index, mark)),
+        _ => None,
+    })
+}
+
+/// A setting of a Director that excludes a load balancer: path and message for each of the two.
+struct Unfit {
+    director: (Path, String),
+    balancer: (Path, String),
+}
+
+impl Unfit {
+    fn of_director(&self, placed: &Placed<Director>) -> Problem {
+        let (path, message) = &self.director;
+        placed.problem(path, message.as_str())
     }
-    let path = Path::default().field("spec").field("statelessFailover");
-    for placed in balancers {
-        let scheduler = placed.object.scheduler;
-        if scheduler != SchedulerName::Mh {
-            let message = format!(
-                "{} has scheduler \"{scheduler}\": expected mh",
-                placed.object.name
-            );
-            problems.push(director.problem(&path, message));
-        }
+
+    fn of_balancer(&self, placed: &Placed<Arc<LoadBalancer>>) -> Problem {
+        let (path, message) = &self.balancer;
+        placed.problem(path, message.as_str())
     }
+}
+
+/// All settings of a Director that exclude a load balancer. Node selectors are no matter: the labels that they ask for
+/// may change at any time.
+fn unfit(director: &Director, balancer: &LoadBalancer) -> Vec<Unfit> {
+    let found = [
+        synchronised(director, balancer),
+        stateless(director, balancer),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn synchronised(director: &Director, balancer: &LoadBalancer) -> Option<Unfit> {
+    director.sync.as_ref()?;
+    let address = balancer.of_mixed_families().next()?;
+    let first = balancer.frontends.first();
+    let frontend = first.map_or("", |frontend| &frontend.name);
+    let spec = Path::default().field("spec");
+    let mut backends = balancer.backends.iter();
+    let of_server = match backends.position(|backend| backend.address == address) {
+        Some(index) => spec.field("backends").item(index),
+        None => spec.field("sorryServer"),
+    };
+    let of_director = format!(
+        "{}/{frontend} has a Tunnel backend of the other family ({address}): \
+         excludes the sync daemon",
+        balancer.name.name
+    );
+    let of_balancer = format!(
+        "{address} is behind a tunnel of the other family: excluded by spec.sync of Director {}",
+        director.name
+    );
+    Some(Unfit {
+        director: (spec.field("sync"), of_director),
+        balancer: (of_server.field("address"), of_balancer),
+    })
+}
+
+fn stateless(director: &Director, balancer: &LoadBalancer) -> Option<Unfit> {
+    let scheduler = balancer.scheduler;
+    if !director.stateless_failover || scheduler == SchedulerName::Mh {
+        return None;
+    }
+    let spec = Path::default().field("spec");
+    let of_director = format!(
+        "{} has scheduler \"{scheduler}\": expected mh",
+        balancer.name
+    );
+    let of_balancer = format!(
+        "\"{scheduler}\": expected mh, by spec.statelessFailover of Director {}",
+        director.name
+    );
+    Some(Unfit {
+        director: (spec.field("statelessFailover"), of_director),
+        balancer: (spec.field("scheduler"), of_balancer),
+    })
 }

@@ -57,6 +57,36 @@ async fn a_controller_that_fails_does_not_keep_others_from_a_drain() {
     );
 }
 
+/// Ends a drain at these controllers.
+async fn undrain(controllers: &[&str]) -> anyhow::Result<Reply> {
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), "token").unwrap();
+    let token = format!("--token-file={}", token.path().display());
+    let controllers = format!("--controller={}", controllers.join(","));
+    let arguments = [&*controllers, &*token, "cluster", "undrain", "eu"];
+    let program = ["portolanctl"].into_iter();
+    run(&Cli::parse_from(program.chain(arguments))).await
+}
+
+#[tokio::test]
+async fn a_controller_that_follows_is_no_failure_once_another_one_has_done_it() {
+    let follows = || async {
+        let error = json!({"error": "this one follows"});
+        (StatusCode::MISDIRECTED_REQUEST, Json(error))
+    };
+    let router = Router::new().fallback(post(follows));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let follower = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let (leader, count) = controller().await;
+    let reply = undrain(&[&follower, &leader]).await.unwrap();
+    assert_eq!(reply.text, "cluster eu: no longer drained\n");
+    assert_eq!(count.load(Ordering::Relaxed), 1);
+    let error = undrain(&[&follower]).await.unwrap_err().to_string();
+    assert!(error.starts_with("done at 0 of 1 controllers; "), "{error}");
+    assert!(error.ends_with("this one follows"), "{error}");
+}
+
 #[tokio::test]
 async fn the_status_of_a_controller_that_does_not_answer_is_an_error() {
     let (address, _) = controller().await;

@@ -44,7 +44,8 @@ pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Text>> {
     Ok(texts)
 }
 
-/// Parses files as the controller will. Frontends of stored load balancers that stay are taken.
+/// Parses files as the controller will. Objects of the files must fit the stored ones that stay, whose frontends are
+/// taken.
 ///
 /// # Errors
 /// All that is wrong, as `FILE:LINE:COLUMN: FIELD: MESSAGE`.
@@ -233,7 +234,7 @@ fn revision(version: &Value) -> Option<i64> {
     text.parse().ok().filter(|_| is_short)
 }
 
-/// The frontends of stored load balancers. Values that cannot be read have none.
+/// The stored load balancers and Directors. Values that cannot be read are left out: no host follows them.
 fn already<'a>(stored: impl Iterator<Item = (&'a Name, &'a Stored)>) -> Already {
     let mut already = Already::default();
     for (name, stored) in stored {
@@ -247,7 +248,9 @@ fn already<'a>(stored: impl Iterator<Item = (&'a Name, &'a Stored)>) -> Already 
             let claims = balancer.frontends.iter().flat_map(|it| it.claims());
             let owned = claims.map(|claim| (claim, name.to_string()));
             already.claims.extend(owned);
+            already.load_balancers.push(balancer);
         }
+        already.directors.extend(read.directors);
     }
     already
 }

@@ -97,6 +97,49 @@ fn frontends_of_stored_load_balancers_are_taken() {
 }
 
 #[test]
+fn an_object_that_does_not_fit_a_stored_one_is_refused() {
+    let director = "apiVersion: portolan.dev/v1alpha1\nkind: Director\nmetadata: {name: lb-1}\n\
+                    spec: {statelessFailover: true}\n";
+    let of_scheduler = |name: &str, address: &str, scheduler: &str| {
+        web(name, address) + &format!("  scheduler: {scheduler}\n")
+    };
+    let wlc = of_scheduler("a", "192.0.2.1", "wlc");
+    let said = problem(director, &stored(std::slice::from_ref(&wlc)));
+    let expected =
+        "a.yaml:4:27: spec.statelessFailover: default/a has scheduler \"wlc\": expected mh";
+    assert!(said.contains(expected), "{said}");
+    let with_director = stored(&[director.to_owned()]);
+    let said = problem(&wlc, &with_director);
+    let expected =
+        "spec.scheduler: \"wlc\": expected mh, by spec.statelessFailover of Director lb-1";
+    assert!(said.contains(expected), "{said}");
+
+    // Objects of the files count in place of the stored ones of their names.
+    let mh = of_scheduler("a", "192.0.2.1", "mh");
+    let both = plan(
+        &format!("{director}---\n{mh}"),
+        &stored(std::slice::from_ref(&wlc)),
+        None,
+    );
+    assert_eq!(
+        both,
+        "LoadBalancer default/a: changed\nDirector lb-1: created\n"
+    );
+    let plain = director.replace("statelessFailover: true", "statelessFailover: false");
+    let both = plan(&format!("{plain}---\n{wlc}"), &with_director, None);
+    assert_eq!(
+        both,
+        "LoadBalancer default/a: created\nDirector lb-1: changed\n"
+    );
+    // Nor do objects count that go at the same time.
+    let pruned = plan(director, &stored(&[wlc]), Some("app=x"));
+    assert_eq!(
+        pruned,
+        "Director lb-1: created\nLoadBalancer default/a: deleted\n"
+    );
+}
+
+#[test]
 fn a_shown_object_can_be_edited_and_applied() {
     let stored = stored(&[web("a", "192.0.2.1"), web("b", "192.0.2.2")]);
     let objects: Vec<_> = stored.clone().into_iter().collect();

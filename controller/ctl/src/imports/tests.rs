@@ -32,6 +32,21 @@ fn an_import_has_a_line_for_each_cluster() {
 }
 
 #[test]
+fn an_import_names_the_policies_that_do_not_apply() {
+    let import = json!({"cluster": "eu-1", "name": "shop/web", "exists": true, "kind": "ClusterSetIP",
+            "vips": ["10.112.3.7"], "policy": "TrafficPolicy web", "shadowed": ["late", "local"], "ports": [],
+            "hidden": []});
+    let answer =
+        json!({"import": import, "phases": {}, "revision": 1, "connected": 0, "programmed": 0});
+    assert_eq!(
+        show(answer).unwrap().text,
+        "shop/web@clusterset in eu-1: VIP 10.112.3.7; TrafficPolicy web\n\
+             not applied, since another one comes first: TrafficPolicy late, local\n\
+             programmed on 0 of 0 nodes, revision 1\n"
+    );
+}
+
+#[test]
 fn a_plan_has_a_line_for_each_import_that_changes() {
     let shares =
         |permille: Value| json!({"policy": "", "permille": permille, "clusters": ["eu-1", "us-1"]});
