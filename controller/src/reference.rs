@@ -11,6 +11,7 @@ use portolan_dns::{LagCollector, Metrics, NamesChange, Server, SharedZone, Zone,
 use portolan_federate::state::{Fleet, Settings};
 use portolan_reference::samples;
 use portolan_runtime::{CredentialCollector, register_process};
+use portolan_select::FederationCounts;
 use portolan_serve::{RecordProblem as AgentProblem, Registry as Sessions};
 use portolan_source::kubernetes::Stats;
 use portolan_source::{Contact, ContactCollector, ProblemLog, edge};
@@ -176,6 +177,33 @@ fn the_reference_of_problems_is_that_of_the_code() {
     portolan_reference::compare("problems.md", "Problems", &page);
 }
 
+/// States with something of each kind that is counted.
+fn states() -> ClusterStates {
+    let states = ClusterStates::default();
+    let mut fleet = Fleet::default();
+    let settings = Settings {
+        stale_ttl: Duration::ZERO,
+        return_after: Duration::ZERO,
+        ramp_up: Duration::ZERO,
+        drain: None,
+    };
+    fleet.set(&"eu-1".into(), settings);
+    let mut some = states.lock();
+    some.statuses = fleet.statuses();
+    some.restarts.insert("eu-1".into(), 1);
+    some.gateways.insert("eu-1".into(), 2);
+    some.counts = FederationCounts {
+        exports: [("eu-1".into(), 1)].into(),
+        imports: [("eu-1".into(), 1)].into(),
+        refused: [("eu-1".into(), [("NoService", 1)].into())].into(),
+        conflicts: [("PortConflict", 2)].into(),
+    };
+    some.changes.insert("eu-1".into(), 1);
+    some.queues.insert("eu-1".into(), 1);
+    drop(some);
+    states
+}
+
 /// Everything that [`crate::app::run`] registers with some source.
 #[tokio::test]
 async fn the_reference_of_metrics_is_that_of_the_code() {
@@ -212,19 +240,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let edge = SourceContact::Edge(edge);
     sources.lock().unwrap().insert("us-1".into(), edge);
     ours.register_collector(Box::new(UplinkCollector(Arc::default())));
-    let states = ClusterStates::default();
-    let mut fleet = Fleet::default();
-    let settings = Settings {
-        stale_ttl: Duration::ZERO,
-        return_after: Duration::ZERO,
-        ramp_up: Duration::ZERO,
-        drain: None,
-        rejected: false,
-    };
-    fleet.set(&"eu-1".into(), settings);
-    states.lock().statuses = fleet.statuses();
-    states.lock().restarts.insert("eu-1".into(), 1);
-    states.lock().gateways.insert("eu-1".into(), 2);
+    let states = states();
     ours.register_collector(Box::new(ClusterCollector { sources, states }));
     ours.register_collector(Box::new(RelayCollector(Arc::default())));
     let config = ZoneConfig::new("cluster.local").unwrap();

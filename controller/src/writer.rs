@@ -30,8 +30,8 @@ use tokio::time::{MissedTickBehavior, sleep_until};
 use crate::metrics::CatalogMetrics;
 use audit::Auditor;
 pub(crate) use centre::Centre;
-pub(crate) use federation::Federated;
 use federation::TICK;
+pub(crate) use federation::{DrainError, Federated};
 use inbox::Input;
 pub(crate) use inbox::{ClusterChange, Inbox};
 pub(crate) use objects::McsPlanner;
@@ -166,6 +166,7 @@ impl Writer {
                     }
                 }
                 _ = ticks.tick(), if self.federated.is_on() || !self.known.waiting.is_empty() => {
+                    self.federated.count_queues(inbox.queued());
                     self.federated.tick(&mut pipeline, &self.known.synced);
                     self.serve_waiting(&mut pipeline, &mut origins);
                     if let Some(names) = self.federated.names() {
@@ -210,6 +211,9 @@ impl Writer {
     /// Plans the writes of MCS objects by the published tables. Returns whether it published them first, since
     /// changes would have waited for too long.
     fn plan_objects(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) -> bool {
+        if self.federated.has_other_problems() {
+            self.report_files();
+        }
         let is_dirty = pipeline.is_dirty();
         if is_dirty && self.known.put_off < MOST_PUT_OFF {
             self.known.put_off += 1;
@@ -256,6 +260,7 @@ impl Writer {
                 true
             }
             Input::Problems(problems) => {
+                self.federated.count_problems(problems.len());
                 self.known.policy_problems = problems;
                 self.report_files();
                 false
@@ -276,6 +281,7 @@ impl Writer {
     ) {
         match event {
             Event::Changes(changes) => {
+                self.federated.count_changes(cluster, changes.len());
                 let resent = self.known.restarted.get_mut(cluster);
                 resent.into_iter().for_each(|resent| resent.note(&changes));
                 changes
@@ -368,6 +374,7 @@ impl Writer {
         self.known.restarted.remove(cluster);
         self.known.file_problems.remove(cluster);
         self.federated.forget_edge(cluster);
+        self.federated.forget_changes(cluster);
         self.federated.tell(pipeline, &self.known.synced);
         if let Some(names) = self.federated.names() {
             names.left(cluster);
@@ -403,6 +410,7 @@ impl Writer {
             self.report_files();
         }
         self.federated.allocate_ports(pipeline, &self.known.synced);
+        self.federated.planned(start.elapsed());
         let delta = pipeline.flush();
         self.federated.save(pipeline);
         self.tell_names(pipeline);

@@ -32,7 +32,7 @@ pub use renew::Renewal;
 pub use traffic::{ImportRecord, Traffic, TrafficReason};
 pub use visible::Explained;
 
-use crate::merge::{Conflict, Export, Import, ImportKind};
+use crate::merge::{Conflict, ConflictReason, Export, Import, ImportKind};
 use shared::Merges;
 use statuses::statuses;
 
@@ -124,6 +124,34 @@ impl ImportHere {
     pub fn is_unsupported(&self) -> bool {
         self.import.kind == ImportKind::ClusterSetIp && self.families.is_empty()
     }
+
+    /// Returns `true` if an export has none of the families that the import has addresses of here: connections from
+    /// this cluster reach none of its endpoints.
+    fn misses(&self, candidate: &Candidate) -> bool {
+        let mut families = candidate.export.families.iter();
+        !self.families.is_empty() && !families.any(|family| self.families.contains(family))
+    }
+
+    /// The conflict that the ranges of the importing cluster make: some exports have a family of the winner's, but none
+    /// that there are addresses of here.
+    fn conflict_here(&self, world: &World<'_>) -> Option<Conflict> {
+        if self.families.is_empty() || self.families == self.import.families {
+            // There is no address at all, or all conflicts are with the winner: the import has these.
+            return None;
+        }
+        let missed = self.sources.iter().filter_map(|(exporting, source)| {
+            let member = world.members.get(exporting)?;
+            let candidate = member.exports.get(source)?;
+            self.misses(candidate).then(|| Arc::clone(&member.id))
+        });
+        let others: BTreeSet<_> = missed.collect();
+        (!others.is_empty()).then(|| Conflict {
+            reason: ConflictReason::IpFamily,
+            winner: Arc::clone(&self.import.winner),
+            others,
+            of: self.sources.len(),
+        })
+    }
 }
 
 /// Content of the status of a ServiceExport.
@@ -200,7 +228,7 @@ fn imports_of(
     let importing = world.members.keys().map(|importing| {
         let here = here(world, importing, exports, &mut merges);
         for import in here.values() {
-            note(exports, importing, import);
+            note(world, exports, importing, import);
         }
         (Arc::clone(importing), here)
     });
@@ -279,7 +307,8 @@ fn import_here(
 }
 
 /// Notes an import in the statuses of its exports.
-fn note(exports: &mut Statuses, importing: &Arc<str>, here: &ImportHere) {
+fn note(world: &World<'_>, exports: &mut Statuses, importing: &Arc<str>, here: &ImportHere) {
+    let conflict_here = here.conflict_here(world);
     for (exporting, source) in &*here.sources {
         let status = exports
             .get_mut(exporting)
@@ -288,7 +317,7 @@ fn note(exports: &mut Statuses, importing: &Arc<str>, here: &ImportHere) {
             continue;
         };
         Arc::make_mut(&mut status.importers).insert(Arc::clone(importing));
-        for conflict in &here.import.conflicts {
+        for conflict in here.import.conflicts.iter().chain(&conflict_here) {
             let mut known = status.conflicts.iter();
             if !known.any(|known| known.reason == conflict.reason) {
                 status.conflicts.push(conflict.clone());

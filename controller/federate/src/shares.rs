@@ -106,7 +106,7 @@ pub struct Cluster {
     pub expected: u32,
     /// The cluster's step, 0 to 20: the part of its share that it gets.
     pub step: u8,
-    /// Whether the operator's drain leaves it nothing: at step 0 it counts as if it had no endpoints.
+    /// `true` if the operator's drain leaves it nothing: at step 0 it counts as if it had no endpoints.
     pub drained: bool,
     /// Whether the addresses are those of gateways: each weighs 1, and the share of a cluster in a
     /// tier without weights goes by its ready endpoints.

@@ -3,8 +3,10 @@
 //! The states of clusters: contact, loss, return and drain, each as a step of 0 to 20 that scales the
 //! cluster's share.
 //!
-//! One replica decides, and writes phase and step into `Cluster.status`, where all replicas read them.
-//! Another one that takes over goes on from there ([`Fleet::resume`]), so that no step goes back.
+//! One replica decides ([`Fleet::advance`]). Others that are told its statuses show them ([`Fleet::follow`]), and one
+//! that takes over goes on from there ([`Fleet::take_over`]), so that no step goes back. How statuses get from one
+//! replica to another is up to the caller. A process that starts again goes on from those that it kept
+//! ([`Fleet::resume`]).
 //!
 //! Time is what [`Fleet::advance`] is told. It counts at most [`LONGEST_TICK`] between two calls: a
 //! process that was stopped, or a clock that was set, takes no cluster out.
@@ -57,8 +59,6 @@ pub enum Phase {
     Draining,
     /// The operator has drained it.
     Drained,
-    /// It may not be a member: its id or identity is not its own.
-    Rejected,
 }
 
 impl Phase {
@@ -73,7 +73,6 @@ impl Phase {
             Self::Returning => "Returning",
             Self::Draining => "Draining",
             Self::Drained => "Drained",
-            Self::Rejected => "Rejected",
         }
     }
 }
@@ -95,8 +94,6 @@ pub struct Settings {
     pub ramp_up: Duration,
     /// The drain.
     pub drain: Option<Drain>,
-    /// Whether it may not be a member.
-    pub rejected: bool,
 }
 
 impl Settings {
@@ -108,7 +105,6 @@ impl Settings {
             return_after: cluster.loss.return_after.unwrap_or(set.return_after),
             ramp_up: cluster.loss.ramp_up.unwrap_or(set.ramp_up),
             drain: cluster.drain,
-            rejected: false,
         }
     }
 }
@@ -124,7 +120,7 @@ pub struct Status {
     pub reach_step: u8,
     /// The part of the step that the drain allows.
     pub drain_step: u8,
-    /// Whether the operator drains it. While `drain_step` is 0 its endpoints count neither as ready nor as missing.
+    /// `true` if the operator drains it. While `drain_step` is 0 its endpoints count neither as ready nor as missing.
     pub drained: bool,
     /// The last event, bookmark or probe.
     pub last_contact: Option<Moment>,
@@ -196,8 +192,8 @@ impl Fleet {
     }
 
     /// Lets the time pass until now. `mass_loss` is the percentage of clusters that may be stale at
-    /// once, of those that are not lost already, were in contact before and may be members. If more
-    /// are, at least two, it is this side that has no contact, and no clock of loss or return runs.
+    /// once, of those that are not lost already and were in contact before. If more are, at least
+    /// two, it is this side that has no contact, and no clock of loss or return runs.
     ///
     /// Changes of phase since the last call are returned.
     pub fn advance(&mut self, now: Moment, mass_loss: u8) -> Vec<Transition> {
@@ -218,6 +214,37 @@ impl Fleet {
             state.advance_drain(tick);
         }
         self.transitions()
+    }
+
+    /// Takes the statuses that the replica which leads has decided on, in place of [`Self::advance`]. Clusters that
+    /// are not among them stay as they are, and new ones are added as by [`Self::resume`]. Contact is noted, since
+    /// this replica may lead next.
+    ///
+    /// Changes of phase since the last call are returned.
+    pub fn follow(
+        &mut self,
+        statuses: &BTreeMap<Arc<str>, Status>,
+        now: Moment,
+    ) -> Vec<Transition> {
+        let tick = now.since(self.now).min(LONGEST_TICK);
+        self.now = now;
+        self.preserving = false;
+        for (id, status) in statuses {
+            let state = self.states.entry(Arc::clone(id));
+            let state = state.or_insert_with(|| State::resumed(status));
+            state.follow(status);
+        }
+        for state in self.states.values_mut() {
+            state.keep_to(now);
+            state.hear(tick);
+        }
+        self.transitions()
+    }
+
+    /// Begins to decide, after [`Self::follow`]. Clusters that this replica has not listed itself are connecting, and
+    /// keep their step.
+    pub fn take_over(&mut self) {
+        self.states.values_mut().for_each(State::take_over);
     }
 
     fn transitions(&mut self) -> Vec<Transition> {

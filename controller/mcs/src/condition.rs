@@ -90,6 +90,27 @@ pub(crate) fn are_there(wanted: &[WantedCondition], found: &[Condition], generat
     wanted.iter().all(|one| one.is_there(found, generation))
 }
 
+/// Type of the condition of exports that differ.
+const CONFLICT: &str = "Conflict";
+
+/// The conditions of an export as they are wanted, but for what was said about conflicts, if anything was.
+pub(crate) fn with_conflict_of(
+    wanted: &[WantedCondition],
+    found: &[Condition],
+) -> Vec<WantedCondition> {
+    let conditions = wanted.iter().map(|one| {
+        let said = one.of_kind(found).filter(|_| one.kind == CONFLICT);
+        said.map_or_else(
+            || one.clone(),
+            |said| {
+                let status = *said.status == *"True";
+                WantedCondition::new(CONFLICT, status, &said.reason, &said.message)
+            },
+        )
+    });
+    conditions.collect()
+}
+
 /// The conditions of a ServiceExport. `outside` says which of its endpoints no import uses because they lie
 /// outside the networks of their cluster.
 pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<WantedCondition> {
@@ -119,7 +140,7 @@ pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<Wan
     vec![
         WantedCondition::new("Valid", is_valid, status.valid.as_str(), valid),
         WantedCondition::new("Ready", ready, reason, message),
-        WantedCondition::new("Conflict", has_conflict, &conflict, &differences),
+        WantedCondition::new(CONFLICT, has_conflict, &conflict, &differences),
     ]
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use portolan_catalog::{ObjectKey, ServiceExport, ServiceImport};
 use portolan_federate::imports::ImportName;
 
-use crate::condition::{are_there, of_import};
+use crate::condition::{are_there, of_import, with_conflict_of};
 use crate::labels;
 use crate::manifest::{self, Write, WriteKind};
 use crate::wanted::{Wanted, WantedImport};
@@ -22,12 +22,21 @@ const MOST: usize = 333;
 pub struct Awaited {
     /// Their ids.
     pub ids: BTreeSet<Arc<str>>,
+    /// The names of the Services that they are known to export, as other clusters do.
+    pub exports: BTreeSet<ImportName>,
 }
 
 impl Awaited {
     /// Returns `true` if an import that these clusters export may be other than it seems.
-    fn concerns(&self, exporting: &BTreeSet<Arc<str>>) -> bool {
+    #[must_use]
+    pub fn concerns(&self, exporting: &BTreeSet<Arc<str>>) -> bool {
         !self.ids.is_disjoint(exporting)
+    }
+
+    /// The same by the status of a ServiceImport. Without a word on its clusters it may be of any.
+    #[must_use]
+    pub fn may_concern(&self, exporting: &BTreeSet<Arc<str>>) -> bool {
+        self.concerns(exporting) || (exporting.is_empty() && !self.ids.is_empty())
     }
 }
 
@@ -87,15 +96,20 @@ fn imports(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<W
     writes.collect()
 }
 
-/// Returns the writes of the status of exports. As long as members are awaited, a conflict may be missing: the
-/// conditions that were written stay.
+/// Returns the writes of the status of exports. As long as members are awaited that export the Service too, a conflict
+/// may be missing: what was said about conflicts stays.
 fn statuses(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<Write> {
     let both = wanted.exports.iter().filter_map(|(name, conditions)| {
         let status = &observed.exports.get(name)?.status;
-        let is_new = status.conditions.is_empty();
-        let is_settled = awaited.ids.is_empty() || is_new;
+        let kept;
+        let conditions = if awaited.exports.contains(name) {
+            kept = with_conflict_of(conditions, &status.conditions);
+            &kept
+        } else {
+            conditions
+        };
         let differs = !are_there(conditions, &status.conditions, status.generation);
-        (is_settled && differs).then(|| {
+        differs.then(|| {
             manifest::export_status(name, conditions, status.generation, &status.conditions)
         })
     });
@@ -107,9 +121,7 @@ fn deletions(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec
     let gone = observed.imports.iter().filter_map(|(name, found)| {
         let own = found.own.as_deref()?;
         let is_wanted = wanted.imports.contains_key(name);
-        // Without a word on its clusters it may be of any.
-        let may_be_awaited =
-            awaited.concerns(&own.clusters) || (own.clusters.is_empty() && !awaited.ids.is_empty());
+        let may_be_awaited = awaited.may_concern(&own.clusters);
         let is_known = !found.uid.is_empty();
         (is_known && !is_wanted && !may_be_awaited)
             .then(|| manifest::delete(WriteKind::ServiceImport, name, &found.uid))

@@ -43,7 +43,7 @@ pub use precedence::{
     Because, ExportDecision, ImportDecision, ResolvedTier, Rule, TrafficDecision, export_decision,
     import_decision, resolve_tiers, traffic_decision,
 };
-pub use reader::{FileProblem, Reading, read};
+pub use reader::{FileProblem, Reading, read, read_after};
 pub use selector::{
     Closeness, ClusterFacts, Labels, Pattern, Patterns, Requirement, Selector, ServiceFacts,
     Services,

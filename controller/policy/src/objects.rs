@@ -111,17 +111,15 @@ impl Objects {
     /// left out, and its fault is returned: of two ClusterSets, or Clusters with the same id, the
     /// younger; of two objects of the same name the
     /// second; of more than 64 ImportPolicies that name nodes the youngest.
-    #[must_use]
-    pub fn together(objects: Vec<Object>) -> (Self, Vec<ObjectFault>) {
-        Self::together_after(objects, &Self::default())
-    }
-
-    /// As [`Self::together`]. ClusterSets and Clusters of `last` come before others, and so do ImportPolicies that name
-    /// nodes already there: no new one takes the place of one in force.
-    fn together_after(objects: Vec<Object>, last: &Self) -> (Self, Vec<ObjectFault>) {
+    ///
+    /// ClusterSets and Clusters of `last` come before others, and so do ImportPolicies that name nodes
+    /// already there: no new one takes the place of one in force. A Cluster whose id has changed stays
+    /// as it was.
+    pub(crate) fn together(objects: Vec<Object>, last: &Self) -> (Self, Vec<ObjectFault>) {
         let mut all = Self::default();
-        let mut faults = Vec::new();
         let mut by_age = objects;
+        // First of all: an id that nobody can take must cost no other Cluster its own.
+        let mut faults = last.keep_ids(&mut by_age);
         let is_new = |object: &Object| match object {
             Object::ClusterSet(set) => {
                 let before = last.set.as_ref();
@@ -150,16 +148,12 @@ impl Objects {
         (all, faults)
     }
 
-    /// These objects, and of those that were refused the last version that was in force. A Cluster
-    /// whose id has changed stays as it was. A new one that would take something from one in force is
-    /// left out.
-    #[must_use]
-    pub fn or_last_good(self, refused: &[ObjectName], last: &Self) -> (Self, Vec<ObjectFault>) {
+    /// Puts the version of `self` in place of each Cluster whose id has changed since. Returns the faults.
+    fn keep_ids(&self, objects: &mut [Object]) -> Vec<ObjectFault> {
         let mut faults = Vec::new();
-        let mut objects: Vec<Object> = self.into_objects();
-        for object in &mut objects {
+        for object in objects {
             if let Object::Cluster(cluster) = object
-                && let Some(earlier) = last.clusters.get(&cluster.meta.name)
+                && let Some(earlier) = self.clusters.get(&cluster.meta.name)
                 && let Err(fault) = cluster.may_replace(earlier)
             {
                 faults.push(ObjectFault {
@@ -169,12 +163,20 @@ impl Objects {
                 *cluster = earlier.clone();
             }
         }
+        faults
+    }
+
+    /// These objects, and of those that were refused the last version that was in force. A Cluster
+    /// whose id has changed stays as it was. A new one that would take something from one in force is
+    /// left out.
+    #[must_use]
+    pub fn or_last_good(self, refused: &[ObjectName], last: &Self) -> (Self, Vec<ObjectFault>) {
+        let mut objects: Vec<Object> = self.into_objects();
         let refused: BTreeSet<&ObjectName> = refused.iter().collect();
         let kept = refused.into_iter().filter_map(|name| last.get(name));
         let present: Vec<ObjectName> = objects.iter().map(Object::name).collect();
         objects.extend(kept.filter(|object| !present.contains(&object.name())));
-        let (mut all, further) = Self::together_after(objects, last);
-        faults.extend(further);
+        let (mut all, mut faults) = Self::together(objects, last);
         faults.extend(all.leave_out(last));
         (all, faults)
     }

@@ -71,11 +71,11 @@ impl Reading {
         names
     }
 
-    /// The objects that are in force from now on, after `last`: the good ones, and in place of bad
-    /// ones their last good versions. If there is a bad one that was not in force before, or a text
-    /// that could not even be told to be an object, all that is missing stays: it may be what was
-    /// meant. Faults come from objects that cannot take the place of their earlier version, and from
-    /// new ones that would take something from those in force.
+    /// The objects that are in force from now on, after `last`, which [`read_after`] was given too: the
+    /// good ones, and in place of bad ones their last good versions. If there is a bad one that was not
+    /// in force before, or a text that could not even be told to be an object, all that is missing
+    /// stays: it may be what was meant. Faults come from new objects that would take something from
+    /// those in force, and from Clusters whose id has changed.
     #[must_use]
     pub fn in_force(self, last: &Objects) -> (Objects, Vec<ObjectFault>) {
         let mut kept = self.refused();
@@ -102,6 +102,14 @@ impl Reading {
 /// Reads files of policy objects. A bad document loses no other one.
 #[must_use]
 pub fn read(files: &[File<'_>]) -> Reading {
+    read_after(files, &Objects::default())
+}
+
+/// As [`read`], of files whose objects in force are `last` so far. Of two objects that cannot be in force together the
+/// one of `last` is good, in its new version, and the other one has the problem. A Cluster whose id has changed stays
+/// as it was.
+#[must_use]
+pub fn read_after(files: &[File<'_>], last: &Objects) -> Reading {
     let mut reader = Reader::default();
     for file in files {
         for document in documents(file.text, Format::of(file.name)) {
@@ -120,7 +128,7 @@ pub fn read(files: &[File<'_>]) -> Reading {
         }
     }
     let order = |name: &str| files.iter().position(|file| file.name == name);
-    let mut reading = reader.finish();
+    let mut reading = reader.finish(last);
     reading
         .problems
         .sort_by_cached_key(|problem| (order(&problem.file), problem.clone()));
@@ -216,12 +224,12 @@ impl Reader {
         });
     }
 
-    fn finish(mut self) -> Reading {
+    fn finish(mut self, last: &Objects) -> Reading {
         let objects = self.placed.iter().map(|placed| placed.object.clone());
-        let (objects, faults) = Objects::together(objects.collect());
+        let (objects, faults) = Objects::together(objects.collect(), last);
         let warnings = objects.unknown_clusters();
         for ObjectFault { object, fault } in faults.into_iter().chain(warnings) {
-            // Of two with the same name the second is meant: the first one is in force.
+            // Of two with the same name the second is meant: the first one is good.
             let mut placed = self.placed.iter().rev();
             let place = placed.find(|placed| placed.object.name() == object);
             let (file, at) = place.map_or_else(Default::default, |placed| {

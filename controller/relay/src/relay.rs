@@ -97,10 +97,15 @@ impl<P: FnMut(u64, Duration) + Send> Relay<P> {
         let committed = forwarder.commit(commit, self.epoch)?;
         let now = Instant::now();
         let is_first = self.guard.is_first();
-        let (lost, loss) = match is_first || self.guard.held().is_some() {
+        let (mut lost, mut loss) = match is_first || self.guard.held().is_some() {
             true => forwarder.lost(!is_first),
             false => Default::default(),
         };
+        // The doubt about a Director holds no records that are few enough to go by themselves.
+        let is_too_much = self.config.guard.is_too_much(lost.of_records(loss));
+        if !is_too_much && !forwarder.withholds_records() {
+            (lost, loss) = lost.without_records(loss);
+        }
         let (epoch, revision) = (committed.epoch, committed.revision);
         // A controller of an earlier version has no Directors, and a host without one takes the defaults.
         let is_doubtful = !lost.directors.is_empty();

@@ -8,6 +8,7 @@
 //! are computed by import, when an endpoint, a state or an address of it changes.
 
 mod adopted;
+mod counts;
 mod export;
 mod exporters;
 mod gateway;
@@ -40,6 +41,7 @@ use portolan_federate::merge::ImportKind;
 use portolan_model::{Family, Scope};
 use portolan_policy::{ClusterSet, Objects};
 
+pub use counts::FederationCounts;
 pub(crate) use exporters::Seen;
 pub use gateway::GatewayPorts;
 pub(crate) use gateway::exported_service;
@@ -120,6 +122,8 @@ pub(crate) struct Federation {
     given_up: BTreeSet<Arc<str>>,
     /// The ids of clusters that are no members, and that are waited for.
     absent: BTreeSet<Arc<str>>,
+    /// The members that only imports wait for which they are known to export.
+    overdue: BTreeSet<Arc<str>>,
     /// State of imports that outlives restarts, by their keys.
     kept: BTreeMap<ObjectKey, Kept>,
     /// Set when `kept` changes; cleared when it is handed out to be saved.
@@ -129,6 +133,8 @@ pub(crate) struct Federation {
     /// Set when endpoints of an exported Service change.
     endpoints_changed: bool,
     plan: Plan,
+    /// Set when the plan changes; cleared when its exports and imports are counted.
+    counts_changed: bool,
     /// The gateways of clusters that have some.
     gateways: BTreeMap<Arc<str>, Gateways>,
     /// Set when the policy changes, on which all gateways depend.

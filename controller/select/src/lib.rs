@@ -24,9 +24,9 @@ pub use config::{ParseSourceRangesError, SelectConfig, SourceRanges};
 pub use delta::TableDelta;
 pub use explain::{Explained, Explanation, Inquiry, NoAnswer};
 pub use federation::{
-    ClusterState, GatewayPorts, Kept, NamedEndpoint, NamedImport, PlanBook, PlannedImport,
-    PlannedShares, Replanned, ShownCluster, ShownExport, ShownGateway, ShownImport, ShownPort,
-    Wanted, import_key, import_name,
+    ClusterState, FederationCounts, GatewayPorts, Kept, NamedEndpoint, NamedImport, PlanBook,
+    PlannedImport, PlannedShares, Replanned, ShownCluster, ShownExport, ShownGateway, ShownImport,
+    ShownPort, Wanted, import_key, import_name,
 };
 pub use pipeline::{Audit, Pipeline};
 pub use project::{Projection, project};

@@ -17,8 +17,8 @@ use portolan_policy::Objects;
 
 use crate::explain::explain;
 use crate::federation::{
-    ClusterState, Federation, GatewayPorts, Kept, NamedImport, PlanBook, PlannedImport, Replanned,
-    ShownExport, ShownImport, Wanted, is_federated,
+    ClusterState, Federation, FederationCounts, GatewayPorts, Kept, NamedImport, PlanBook,
+    PlannedImport, Replanned, ShownExport, ShownImport, Wanted, is_federated,
 };
 use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
 #[cfg(test)]
@@ -148,6 +148,13 @@ impl Pipeline {
         }
     }
 
+    /// The members, by name, that only imports wait for which they are known to export, in place of those before.
+    pub fn expect_no_more(&mut self, members: BTreeSet<Arc<str>>) {
+        if !self.federation.is_following() {
+            self.federation.expect_no_more(members);
+        }
+    }
+
     /// The clusters that no Cluster of the policy has and that are waited for all the same, in place of those before,
     /// by id: their Clusters may be in what could not be read.
     pub fn await_absent(&mut self, ids: BTreeSet<Arc<str>>) {
@@ -233,9 +240,20 @@ impl Pipeline {
         self.federation.gateways()
     }
 
-    /// Takes over what a cluster's ServiceImports record: virtual addresses, winners, exporting clusters.
+    /// The numbers of exports and imports as of the last flush, if they may have changed since the last call.
+    pub fn changed_counts(&mut self) -> Option<FederationCounts> {
+        self.federation.changed_counts()
+    }
+
+    /// Takes over what a cluster's ServiceImports record: virtual addresses, winners, exporting clusters. The winners
+    /// that were noted stay.
     pub fn adopt_imports(&mut self, cluster: &Arc<str>) {
-        self.federation.adopt(&self.catalog, cluster);
+        self.federation.adopt(&self.catalog, cluster, false);
+    }
+
+    /// The same where another replica leads: the winners that it has recorded come before those that were noted.
+    pub fn follow_imports(&mut self, cluster: &Arc<str>) {
+        self.federation.adopt(&self.catalog, cluster, true);
     }
 
     /// Returns `true` if anything that MCS objects are made of, or compared with, has changed since
@@ -256,6 +274,19 @@ impl Pipeline {
     #[must_use]
     pub fn mcs_writes(&self, cluster: &Arc<str>, awaited: &Awaited) -> Vec<Write> {
         self.federation.mcs_writes(&self.catalog, cluster, awaited)
+    }
+
+    /// The names of the Services that clusters which are waited for are known to export as well, by their ids.
+    #[must_use]
+    pub fn awaited_exports(&self, ids: &BTreeSet<Arc<str>>) -> BTreeSet<ImportName> {
+        self.federation.awaited_exports(ids)
+    }
+
+    /// The imports of a cluster that clusters which are waited for may export.
+    #[must_use]
+    pub fn awaited_imports(&self, cluster: &Arc<str>, awaited: &Awaited) -> BTreeSet<ImportName> {
+        self.federation
+            .awaited_imports(&self.catalog, cluster, awaited)
     }
 
     /// Begins to note the imports whose names may have changed, for [`take_renamed`](Self::take_renamed).

@@ -8,6 +8,7 @@
 //! and then none of its objects is deleted.
 
 mod balancers;
+mod counts;
 mod document;
 mod exports;
 mod files;
@@ -38,6 +39,7 @@ use crate::sink::Closed;
 use crate::{Contact, Event, HeldDeletions, NameSink, Sink};
 
 pub use balancers::HooksOf;
+pub use counts::ReadCounts;
 pub use files::{Files, Report};
 pub use nodes::nodes;
 pub use problem::FileProblem;
@@ -107,6 +109,8 @@ pub struct Options {
     pub proxy: Option<ProxyName>,
     /// Requests to read before the interval has passed.
     pub requests: ReadRequests,
+    /// Counts of readings.
+    pub counts: ReadCounts,
     /// Name of this host, whose `Director` is sent. Without one directors have no effect but for their defaults
     /// of checks.
     pub host: Option<Arc<str>>,
@@ -143,6 +147,7 @@ impl Options {
             contact: Arc::default(),
             proxy: None,
             requests: ReadRequests::default(),
+            counts: ReadCounts::default(),
             host: None,
             shares: None,
         }
@@ -214,11 +219,20 @@ async fn poll(
         if !report.changes.is_empty() {
             info!(changes = report.changes.len(), "files changed");
         }
+        let (new_director, new_hooks) = (
+            news(&mut director, report.director),
+            news(&mut hooks, report.hooks),
+        );
+        let are_other = !report.changes.is_empty() || report.problems != problems;
+        let is_first = report.complete && !synced;
+        let is_news = are_other || is_first || new_director.is_some() || new_hooks.is_some();
+        let is_good = report.complete && report.problems.is_empty();
+        options.counts.note(is_good, is_news || answered < number);
         let mut names = report.names;
-        if let Some(director) = news(&mut director, report.director) {
+        if let Some(director) = new_director {
             sink.send(Event::Director(director)).await?;
         }
-        if let Some(hooks) = news(&mut hooks, report.hooks) {
+        if let Some(hooks) = new_hooks {
             sink.send(Event::Hooks(hooks)).await?;
         }
         sink.send_changes(report.changes).await?;

@@ -5,6 +5,10 @@
 //! All replicas serve; only writers to one place, such as an export of DNS records, must be alone.
 //! A leader that cannot renew its Lease stops before another may begin; clocks need not agree for
 //! that, only run equally fast.
+//!
+//! The leader may keep a text in the Lease, which the others read there ([`Board`]).
+
+mod board;
 
 use std::future::Future;
 use std::pin::pin;
@@ -18,6 +22,9 @@ use kube::{Api, Client};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+
+pub use board::{Board, LONGEST_NOTE};
+use board::{note, put};
 
 /// The time for the release of a Lease at the end; without it others wait for the Lease to expire.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -38,6 +45,8 @@ pub struct LeaseConfig {
     pub renew_deadline: Duration,
     /// From one attempt to the next.
     pub retry: Duration,
+    /// The text of the leader. A Lease has none without one that is told.
+    pub board: Board,
 }
 
 impl LeaseConfig {
@@ -51,6 +60,7 @@ impl LeaseConfig {
             duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),
+            board: Board::default(),
         }
     }
 }
@@ -143,7 +153,10 @@ impl Contender {
     async fn hold(&mut self) {
         loop {
             let left = (self.renewed + self.config.renew_deadline) - Instant::now();
-            sleep(self.config.retry.min(left)).await;
+            tokio::select! {
+                () = sleep(self.config.retry.min(left)) => {}
+                () = self.config.board.urgent() => {}
+            }
             let deadline = self.renewed + self.config.renew_deadline;
             match timeout_at(deadline, self.attempt()).await {
                 Ok(Ok(Outcome::Held)) => continue,
@@ -169,7 +182,8 @@ impl Contender {
         self.renewed + self.config.duration
     }
 
-    /// Takes the Lease if it is free, and renews it if this candidate holds it.
+    /// Takes the Lease if it is free, and renews it if this candidate holds it. The text in it is read if another
+    /// candidate wrote it.
     async fn attempt(&mut self) -> kube::Result<Outcome> {
         let begin = Instant::now();
         let found = self.api.get_opt(&self.config.name).await?;
@@ -182,15 +196,23 @@ impl Contender {
             _ => Instant::now(),
         };
         self.seen = Some((version, since));
-        let spec = lease.spec.get_or_insert_default();
-        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|spec| spec.holder_identity.as_deref());
+        let holder = holder.unwrap_or_default();
         let is_ours = holder == self.config.identity;
-        let duration = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+        let duration = spec.and_then(|spec| spec.lease_duration_seconds);
+        let duration = u64::try_from(duration.unwrap_or(0)).unwrap_or(0);
         let is_valid = since + Duration::from_secs(duration) > Instant::now();
+        let found = note(&lease);
         if !is_ours && !holder.is_empty() && is_valid {
+            self.config.board.read(found);
             return Ok(Outcome::Others);
         }
-        self.sign(spec, is_ours);
+        // Who takes the Lease keeps the text in it: it has told nothing since it read that.
+        let (told, urgent) = self.config.board.told();
+        let told = told.filter(|_| is_ours);
+        self.sign(lease.spec.get_or_insert_default(), is_ours);
+        put(&mut lease, told.as_deref().or(found.as_deref()));
         let params = PostParams::default();
         let written = if is_new {
             self.api.create(&params, &lease).await
@@ -201,6 +223,10 @@ impl Contender {
         match written {
             Ok(_) => {
                 self.renewed = begin;
+                match is_ours {
+                    true => self.config.board.wrote(urgent),
+                    false => self.config.board.took_over(found),
+                }
                 Ok(Outcome::Held)
             }
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(Outcome::Conflict),
@@ -245,14 +271,18 @@ impl Contender {
         let Some(mut lease) = self.api.get_opt(&self.config.name).await? else {
             return Ok(());
         };
+        let found = note(&lease);
+        let (told, urgent) = self.config.board.told();
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_ref() != Some(&self.config.identity) {
             return Ok(());
         }
         spec.holder_identity = None;
         spec.renew_time = Some(MicroTime(Timestamp::now()));
+        put(&mut lease, told.as_deref().or(found.as_deref()));
         let params = PostParams::default();
         self.api.replace(&self.config.name, &params, &lease).await?;
+        self.config.board.wrote(urgent);
         Ok(())
     }
 }
@@ -261,6 +291,7 @@ impl Contender {
 mod tests {
     use axum::body::Body;
     use axum::http::{Request, Response};
+    use http_body_util::BodyExt as _;
     use kube::client::Body as RequestBody;
     use tower_test::mock::pair;
 
@@ -277,6 +308,53 @@ mod tests {
         let _silent = requests.next_request().await.unwrap();
         let _second = requests.next_request().await.unwrap();
         assert!(begin.elapsed() < Duration::from_secs(15));
+        task.abort();
+    }
+
+    /// A Lease of another holder, as its leader wrote it.
+    fn lease_of(holder: &str, text: &str) -> Lease {
+        let spec = LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(15),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            ..LeaseSpec::default()
+        };
+        let mut lease = Lease {
+            spec: Some(spec),
+            ..Lease::default()
+        };
+        put(&mut lease, Some(text));
+        lease
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_candidate_reads_the_text_of_a_leader_and_keeps_it_when_it_takes_the_lease() {
+        let (service, mut requests) = pair::<Request<RequestBody>, Response<Body>>();
+        let client = Client::new(service, "default");
+        let board = Board::default();
+        let config = LeaseConfig {
+            board: board.clone(),
+            ..LeaseConfig::new("default", "portolan", "b")
+        };
+        let task = lead(client, config, CancellationToken::new(), |_| async {});
+        let task = tokio::spawn(task);
+        let (_, answer) = requests.next_request().await.unwrap();
+        let held = serde_json::to_vec(&lease_of("a", "step 3")).unwrap();
+        answer.send_response(Response::new(Body::from(held)));
+        board.looked().await;
+        assert_eq!(board.take().as_deref(), Some("step 3"));
+        // Released: what the leader told last counts.
+        let (_, answer) = requests.next_request().await.unwrap();
+        let free = serde_json::to_vec(&lease_of("", "step 2")).unwrap();
+        answer.send_response(Response::new(Body::from(free)));
+        let (request, answer) = requests.next_request().await.unwrap();
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let written: Lease = serde_json::from_slice(&body).unwrap();
+        assert_eq!(note(&written).as_deref(), Some("step 2"));
+        answer.send_response(Response::new(Body::from(body)));
+        // The next request is the release, after the writer ended.
+        let _released = requests.next_request().await.unwrap();
+        assert_eq!(board.take().as_deref(), Some("step 2"));
         task.abort();
     }
 }

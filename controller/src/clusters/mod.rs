@@ -13,6 +13,6 @@ mod supervisor;
 pub(crate) use args::ClustersArgs;
 pub(crate) use contact::SourceContact;
 pub(crate) use metrics::ClusterCollector;
-pub(crate) use saved::{Saved, Saver};
+pub(crate) use saved::{Decided, Saved, Saver};
 pub(crate) use states::ClusterStates;
 pub(crate) use supervisor::{ClusterSources, Home, Members, Supervisor};

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use portolan_policy::{File as Text, Objects, read};
+use portolan_policy::{File as Text, Objects, read_after};
 use portolan_source::file::list;
 
 /// Longest file in bytes.
@@ -111,7 +111,7 @@ impl PolicyFiles {
             .collect();
         let files = names.iter().zip(self.texts.values());
         let files: Vec<_> = files.map(|(name, text)| Text { name, text }).collect();
-        let reading = read(&files);
+        let reading = read_after(&files, &self.objects);
         let mut problems = self.unreadable.clone();
         problems.extend(reading.problems.iter().map(ToString::to_string));
         let others = reading.not_ours.iter().map(|other| {

@@ -2,6 +2,7 @@
 
 //! State of clusters and imports in `--state-dir`.
 
+mod decided;
 mod ports;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+pub(crate) use decided::Decided;
 use ports::SavedPort;
 
 /// The file of states.
@@ -110,7 +112,7 @@ struct SavedCluster {
     losses: u64,
 }
 
-const PHASES: [Phase; 8] = [
+const PHASES: [Phase; 7] = [
     Phase::Connecting,
     Phase::Ready,
     Phase::Stale,
@@ -118,7 +120,6 @@ const PHASES: [Phase; 8] = [
     Phase::Returning,
     Phase::Draining,
     Phase::Drained,
-    Phase::Rejected,
 ];
 
 impl SavedCluster {
@@ -211,6 +212,14 @@ struct SavedDrain {
 }
 
 impl SavedDrain {
+    fn new(cluster: &Arc<str>, drain: &Drain) -> Self {
+        Self {
+            cluster: Arc::clone(cluster),
+            to: drain.to,
+            over_seconds: drain.over.as_secs(),
+        }
+    }
+
     fn into_drain(self) -> (Arc<str>, Drain) {
         let drain = Drain {
             to: self.to.min(100),
@@ -264,11 +273,8 @@ impl Saver {
     }
 
     pub(crate) fn drains(&self, drains: &BTreeMap<Arc<str>, Drain>) {
-        let all = drains.iter().map(|(cluster, drain)| SavedDrain {
-            cluster: Arc::clone(cluster),
-            to: drain.to,
-            over_seconds: drain.over.as_secs(),
-        });
+        let all = drains.iter();
+        let all = all.map(|(cluster, drain)| SavedDrain::new(cluster, drain));
         self.write(DRAINS, || all.collect::<Vec<_>>());
     }
 

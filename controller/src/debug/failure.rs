@@ -25,6 +25,12 @@ impl Failure {
         Self { status, message }
     }
 
+    /// Another replica must be asked.
+    pub(crate) fn misdirected(message: String) -> Self {
+        let status = StatusCode::MISDIRECTED_REQUEST;
+        Self { status, message }
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }

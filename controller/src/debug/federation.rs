@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::scoped::{Scoped, parameters};
 use super::{Debug, Failure};
-use crate::writer::Question;
+use crate::writer::{DrainError, Question};
 
 /// Subject of a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -154,7 +154,10 @@ impl Debug {
             answer,
         };
         let drained = self.ask(asked).await?;
-        drained.map_err(|error| Failure::bad_request(error.to_string()))
+        drained.map_err(|error| match error {
+            DrainError::Follows(_) => Failure::misdirected(error.to_string()),
+            _ => Failure::bad_request(error.to_string()),
+        })
     }
 
     /// Asks the writer.

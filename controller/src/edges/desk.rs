@@ -124,6 +124,8 @@ impl State {
             writes: Arc::new(writes.cloned().collect()),
             slices: asked.slices.clone(),
             owners: Arc::new(owners.unwrap_or_default()),
+            // The centre sends no slices while there are some that stay.
+            ..Work::default()
         }
     }
 

@@ -80,10 +80,12 @@ impl WorkDownlink {
         loop {
             let work = self.work.borrow_and_update().clone();
             let work = if self.leading.is_leading() {
+                // An edge is told no slices that stay: it would delete them.
+                let spares = !work.spared.imports.is_empty();
                 EdgeWork {
                     leading: true,
                     writes: work.writes,
-                    slices: work.slices,
+                    slices: work.slices.filter(|_| !spares),
                 }
             } else {
                 EdgeWork::default()

@@ -24,7 +24,7 @@ use crate::writer::McsPlanner;
 pub(crate) use executor::Executor;
 pub(crate) use leader::{LeaderArgs, Leading};
 pub(crate) use metrics::WriteCounts;
-pub(crate) use works::{Work, Works};
+pub(crate) use works::{Spared, Work, Works};
 
 /// State that planners and writers of MCS objects share.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use portolan_mcs::{Action, Target, Write, WriteKind};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::Work;
 use super::request::{Failure, api, failure};
+use super::{Spared, Work};
 
 /// The label of the slices that are ours, and its value.
 const OURS: (&str, &str) = ("endpointslice.kubernetes.io/managed-by", "portolan.dev");
@@ -109,8 +109,10 @@ impl Slices {
             }
         }
         let mut found = self.found.iter();
-        let gone =
-            found.find(|(name, _)| !wanted.contains_key(*name) && !self.paused.contains_key(*name));
+        let gone = found.find(|(name, found)| {
+            let is_left = wanted.contains_key(*name) || self.paused.contains_key(*name);
+            !is_left && !is_spared(&work.spared, name, &found.object)
+        });
         Ok(gone.map(|(name, found)| {
             let uid = Arc::clone(&found.uid);
             write(name, Action::Delete { uid })
@@ -184,6 +186,24 @@ fn owned(object: &Value, import: &ImportName, owner: &str) -> Value {
         "uid": owner,
     }]);
     object
+}
+
+/// Returns `true` if a slice stays because members have not sent their objects yet. One that does not say of which
+/// import and cluster it is may be of any.
+fn is_spared(spared: &Spared, name: &ImportName, slice: &Value) -> bool {
+    if spared.sources.is_empty() {
+        return false;
+    }
+    let label = |label: &str| slice.get("metadata")?.get("labels")?.get(label)?.as_str();
+    let labels = label("multicluster.kubernetes.io/service-name")
+        .zip(label("multicluster.kubernetes.io/source-cluster"));
+    labels.is_none_or(|(service, source)| {
+        let import = ImportName {
+            namespace: Arc::clone(&name.namespace),
+            name: service.into(),
+        };
+        spared.sources.contains(source) || spared.imports.contains(&import)
+    })
 }
 
 /// Returns `true` if a slice has what is wanted, beside what others may have added.

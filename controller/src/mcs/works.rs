@@ -2,7 +2,7 @@
 
 //! Pending writes, by cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan_federate::imports::ImportName;
@@ -17,8 +17,19 @@ pub(crate) struct Work {
     /// The EndpointSlices of imports, in place of all that are there; `None` if none are written or deleted, nor looked
     /// for.
     pub(crate) slices: Option<Arc<BTreeMap<ImportName, WantedSlice>>>,
+    /// The EndpointSlices that stay as they are nevertheless. None of theirs is among the wanted ones.
+    pub(crate) spared: Arc<Spared>,
     /// The UIDs of ServiceImports, which own their slices.
     pub(crate) owners: Arc<BTreeMap<ImportName, Arc<str>>>,
+}
+
+/// EndpointSlices that stay as they are, since members have not sent their objects yet.
+#[derive(Debug, Default)]
+pub(crate) struct Spared {
+    /// Those of the imports that the members may export.
+    pub(crate) imports: BTreeSet<ImportName>,
+    /// Those that are from the members, by their ids.
+    pub(crate) sources: BTreeSet<Arc<str>>,
 }
 
 /// The work of all clusters that are written to, shared by the task that plans it and those that do it.

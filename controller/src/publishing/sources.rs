@@ -178,6 +178,7 @@ fn watch_files(
         contact: Arc::clone(stats.files()),
         proxy: args.service_proxy_name.clone(),
         requests: file::ReadRequests::default(),
+        counts: file::ReadCounts::default(),
         host: None,
         shares: shares(args),
     };

@@ -3,9 +3,11 @@
 //! Inputs of imports that depend on time, or are kept over restarts: states of clusters, virtual
 //! addresses, drains.
 
+mod counts;
 mod edges;
 mod gateways;
 mod planning;
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
@@ -15,7 +17,7 @@ use portolan_catalog::ObjectKey;
 use portolan_federate::Moment;
 use portolan_federate::gateway::Ports;
 use portolan_federate::imports::ImportName;
-use portolan_federate::state::{Fleet, LONGEST_TICK, Phase, Settings, Status};
+use portolan_federate::state::{Fleet, Phase, Settings, Status};
 use portolan_federate::vip::{Allocation, Claim, Range, Vips};
 use portolan_model::Family;
 use portolan_policy::{Cluster, Drain, Loss, Objects, Overlap, overlaps};
@@ -26,6 +28,8 @@ use super::objects::McsPlanner;
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver, SourceContact};
 use crate::dns::ClusterNames;
 use crate::edges::EdgePlans;
+pub(crate) use shared::DrainError;
+use shared::Shared;
 
 /// The time between two ticks.
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -35,17 +39,6 @@ const CONTACTS: Duration = Duration::from_secs(10);
 
 /// Contacts closer together than that are one.
 const LATER: Duration = Duration::from_millis(200);
-
-/// Reason why an operator's drain is refused; each has the cluster's name.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum DrainError {
-    /// The policy has no such cluster.
-    #[error("cluster {0}: no Cluster has this name")]
-    NoCluster(String),
-    /// The policy drains the cluster.
-    #[error("Cluster {0}: spec.drain of the policy holds; change it there")]
-    InPolicy(String),
-}
 
 /// State of the writer about clusters, beyond their objects.
 #[derive(Debug, Default)]
@@ -66,6 +59,8 @@ pub(crate) struct Federated {
     loss: Loss,
     fleet: Fleet,
     drains: BTreeMap<Arc<str>, Drain>,
+    /// The decisions that replicas share.
+    shared: Shared,
     vips: BTreeMap<Arc<str>, Vips>,
     ports: BTreeMap<Arc<str>, Ports>,
     /// Ports of gateways as they were kept, until the policy is known.
@@ -118,9 +113,10 @@ impl Federated {
         !self.objects.clusters.is_empty()
     }
 
-    /// Returns the problems with virtual addresses, and with ports of gateways.
+    /// Returns the problems with virtual addresses, with ports of gateways, and with what replicas share.
     pub(super) fn problems(&self) -> impl Iterator<Item = &String> {
-        self.problems.iter().chain(&self.node_ports)
+        let found = self.problems.iter().chain(&self.node_ports);
+        found.chain(self.shared.problems())
     }
 
     /// Takes the policy in force. Until it is `complete`, a Cluster that is missing may be in a file that
@@ -211,51 +207,6 @@ impl Federated {
         self.objects.clusters.values()
     }
 
-    /// Drains a cluster, or ends that.
-    ///
-    /// # Errors
-    /// If there is no such cluster, or its policy has a drain.
-    pub(super) fn drain(&mut self, name: &str, drain: Option<Drain>) -> Result<(), DrainError> {
-        let Some(cluster) = self.objects.clusters.get(name) else {
-            return Err(DrainError::NoCluster(name.to_owned()));
-        };
-        if cluster.drain.is_some() {
-            return Err(DrainError::InPolicy(name.to_owned()));
-        }
-        match drain {
-            Some(drain) => _ = self.drains.insert(name.into(), drain),
-            None => _ = self.drains.remove(name),
-        }
-        self.saver.drains(&self.drains);
-        self.settle();
-        Ok(())
-    }
-
-    /// Lets time pass: contact, loss, return, drains.
-    pub(super) fn tick(&mut self, pipeline: &mut Pipeline, synced: &BTreeSet<Arc<str>>) {
-        let ticked = Instant::now();
-        let since = self.ticked.replace(ticked).map(|last| ticked - last);
-        let since = since.unwrap_or(TICK);
-        self.waited += since.min(LONGEST_TICK);
-        let heard = self.heard(ticked, since);
-        let now = now();
-        for name in heard {
-            if let Some(cluster) = self.objects.clusters.get(&*name) {
-                self.fleet.contact(&cluster.id, synced.contains(&name), now);
-            }
-        }
-        for change in self.fleet.advance(now, self.loss.mass_loss) {
-            let (cluster, from, to) = (&change.cluster, change.from, change.to);
-            match to {
-                Phase::Stale | Phase::Lost => {
-                    tracing::warn!(%cluster, %from, %to, "cluster out of contact");
-                }
-                _ => tracing::info!(%cluster, %from, %to, "state of cluster"),
-            }
-        }
-        self.tell(pipeline, synced);
-    }
-
     /// The clusters that were in contact since the last tick.
     fn heard(&mut self, ticked: Instant, since: Duration) -> BTreeSet<Arc<str>> {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,6 +244,7 @@ impl Federated {
         pipeline.set_states(members.collect());
         // First, since what is given up is noted at once.
         pipeline.await_absent(self.absent());
+        pipeline.expect_no_more(self.overdue(synced));
         pipeline.give_up(self.given_up(synced));
         self.save_statuses();
         let mut shown = self.states.lock();
@@ -414,6 +366,7 @@ impl Federated {
             self.saver.gateways(ports);
         }
         self.count_gateways(pipeline);
+        self.count_exports(pipeline);
     }
 }
 

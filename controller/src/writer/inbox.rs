@@ -2,6 +2,7 @@
 
 //! The writer's inbox: events of each cluster's source, and clusters that come and go.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 
@@ -75,6 +76,16 @@ impl Inbox {
             changes: Some(changes),
         };
         (sender, inbox)
+    }
+
+    /// The number of events of each source that wait to be taken.
+    pub(super) fn queued(&self) -> BTreeMap<Arc<str>, usize> {
+        let sources = self.sources.iter();
+        let queued = sources.map(|(cluster, events)| {
+            let events: &mpsc::Receiver<Event> = events.as_ref();
+            (Arc::clone(cluster), events.len())
+        });
+        queued.collect()
     }
 
     /// The next input; `None` after the end of the only source, or of the changes. May be dropped while
@@ -153,6 +164,18 @@ mod tests {
         }
         // By chance both are next; 2^-40 for a false alarm.
         assert!(before < 40, "{before} events of the busy source came first");
+    }
+
+    #[tokio::test]
+    async fn the_events_of_a_source_that_wait_are_counted() {
+        let (events, receiver) = mpsc::channel(8);
+        let mut inbox = Inbox::single("a".into(), receiver);
+        for _ in 0..3 {
+            events.try_send(event()).unwrap();
+        }
+        assert_eq!(inbox.queued()["a"], 3);
+        assert!(matches!(inbox.next().await, Some(Input::Event(..))));
+        assert_eq!(inbox.queued()["a"], 2);
     }
 
     #[tokio::test]

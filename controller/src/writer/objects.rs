@@ -8,8 +8,9 @@ use std::sync::Arc;
 use portolan_federate::imports::ImportName;
 use portolan_mcs::Awaited;
 use portolan_select::Pipeline;
+use portolan_source::lease::Board;
 
-use crate::mcs::{Leading, Work, Works};
+use crate::mcs::{Leading, Spared, Work, Works};
 
 /// Plans the writes into all clusters that are reached by their API servers.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ pub(crate) struct McsPlanner {
 pub(in crate::writer) struct Inputs {
     /// The clusters in contact whose source has sent all objects.
     pub(super) reached: BTreeSet<Arc<str>>,
-    /// The members that may still change what is wanted.
+    /// The members that may still change what is wanted, by their ids alone.
     pub(super) awaited: Awaited,
     /// Use of EndpointSlices.
     pub(super) slices: SliceUse,
@@ -58,6 +59,11 @@ impl McsPlanner {
         self.leading.as_ref().is_none_or(Leading::is_leading)
     }
 
+    /// The text by which the leading replica informs the others; `None` if there are no others.
+    pub(super) fn board(&self) -> Option<&Board> {
+        self.leading.as_ref()?.board()
+    }
+
     pub(super) fn clusters(&self) -> Vec<Arc<str>> {
         self.works.clusters()
     }
@@ -76,10 +82,15 @@ impl McsPlanner {
         if is_same && !has_changed && !has_endpoints {
             return;
         }
+        let ids = &inputs.awaited.ids;
+        let awaited = Awaited {
+            ids: ids.clone(),
+            exports: pipeline.awaited_exports(ids),
+        };
         for cluster in self.works.clusters() {
             let is_written = inputs.is_leading && inputs.reached.contains(&cluster);
             let work = if is_written {
-                work(pipeline, &cluster, &inputs)
+                work(pipeline, &cluster, inputs.slices, &awaited)
             } else {
                 Work::default()
             };
@@ -89,21 +100,28 @@ impl McsPlanner {
     }
 }
 
-fn work(pipeline: &Pipeline, cluster: &Arc<str>, inputs: &Inputs) -> Work {
-    let awaited = &inputs.awaited;
-    let slices = match inputs.slices {
-        // As long as a member is awaited its slices may be missing.
-        _ if !awaited.ids.is_empty() => None,
+fn work(pipeline: &Pipeline, cluster: &Arc<str>, slices: SliceUse, awaited: &Awaited) -> Work {
+    // As long as a member is awaited its slices may be missing, and others of the imports that it exports.
+    let spared = Spared {
+        imports: pipeline.awaited_imports(cluster, awaited),
+        sources: awaited.ids.clone(),
+    };
+    let slices = match slices {
         SliceUse::Unknown => None,
         // A process that begins does not know whether slices were wanted before.
         SliceUse::Unwanted => Some(Arc::default()),
-        SliceUse::Written => Some(Arc::new(pipeline.mcs_slices(cluster))),
+        SliceUse::Written => {
+            let mut slices = pipeline.mcs_slices(cluster);
+            slices.retain(|_, slice| !spared.imports.contains(&slice.import));
+            Some(Arc::new(slices))
+        }
     };
     let some = slices.as_ref().filter(|slices| !slices.is_empty());
     let owners = some.map(|_| owners(pipeline, cluster));
     Work {
         writes: Arc::new(pipeline.mcs_writes(cluster, awaited)),
         slices,
+        spared: Arc::new(spared),
         owners: Arc::new(owners.unwrap_or_default()),
     }
 }

@@ -24,7 +24,7 @@ const KINDS: [Kind; 8] = [
 #[derive(Debug, Default)]
 pub(super) struct Resent {
     objects: BTreeMap<Kind, BTreeSet<ObjectKey>>,
-    /// Whether it has sent load balancers, which come all at once.
+    /// `true` if it has sent load balancers, which come all at once.
     balancers: bool,
 }
 

@@ -112,6 +112,8 @@ pub enum Invisible {
     NameTaken(ImportName),
     /// The importing cluster has no range of virtual addresses for the Service.
     NoFamily,
+    /// The import has virtual addresses here, but none of a family of the Service.
+    OtherFamilies,
     /// No virtual address of this family is left.
     NoVip(Family),
     /// The exporting cluster is lost.
@@ -145,6 +147,9 @@ impl fmt::Display for Invisible {
             }
             Self::NameTaken(other) => write!(f, "not imported: {other} has this name here"),
             Self::NoFamily => f.write_str("not imported: no clusterSetIPs of its families"),
+            Self::OtherFamilies => {
+                f.write_str("not reached: the import has no address of its families here")
+            }
             Self::NoVip(family) => {
                 write!(
                     f,

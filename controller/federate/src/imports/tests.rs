@@ -208,6 +208,50 @@ fn conflicts_are_on_all_exports() {
 }
 
 #[test]
+fn an_export_without_a_family_that_an_importing_cluster_has_is_told_so() {
+    let policies = policies("{}", &[]);
+    let exported = |seconds, families: &[Family]| {
+        let mut candidate = created(seconds);
+        candidate.export.families = families.to_vec();
+        candidate
+    };
+    let both = [Family::V4, Family::V6];
+    let world = |of_c: &[Family]| {
+        let mut a = member("a", &[("shop/web", exported(1, &both))]);
+        let mut b = member("b", &[("shop/web", exported(2, &[Family::V6]))]);
+        let mut c = member("c", &[]);
+        a.1.ranges = Families::from_iter(both);
+        b.1.ranges = Families::from_iter(both);
+        c.1.ranges = of_c.iter().copied().collect();
+        policies.world([a, b, c])
+    };
+    let web = import_name("shop/web");
+    let told = |of_c: &[Family]| {
+        let world = world(of_c);
+        let found = imports(&world);
+        let conflict = |name: &str| condition(&found.exports[name][&web].conflicts).0;
+        let reason = |(importing, exporting): (&str, &str)| {
+            let (importing, exporting) = (Arc::from(importing), Arc::from(exporting));
+            let explained = found.explain(&world, &importing, &exporting, &web, None);
+            explained.invisible
+        };
+        let reasons = [("c", "a"), ("c", "b"), ("a", "b")].map(reason);
+        (["a", "b"].map(conflict), reasons)
+    };
+    let (none, conflict) = ("NoConflicts".to_owned(), "IPFamilyConflict".to_owned());
+    let nobody = [none.clone(), none];
+    let reasons = [None, Some(Invisible::OtherFamilies), None];
+    let expected = ([conflict.clone(), conflict], reasons);
+    assert_eq!(told(&[Family::V4]), expected);
+    let expected = (nobody.clone(), [None, None, None]);
+    assert_eq!(told(&both), expected);
+    // Without a range nobody is reached, which the import itself says.
+    let reason = Some(Invisible::NoFamily);
+    let expected = (nobody, [reason.clone(), reason, None]);
+    assert_eq!(told(&[]), expected);
+}
+
+#[test]
 fn a_namespace_may_be_another_here_and_is_merged_with_its_own() {
     let policies = policies(
         "{}",

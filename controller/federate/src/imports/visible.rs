@@ -199,6 +199,11 @@ impl Federation {
         if here.is_unsupported() {
             return Some(Invisible::NoFamily);
         }
+        let member = world.members.get(exporting)?;
+        let candidate = member.exports.get(&visible.source);
+        if candidate.is_some_and(|candidate| here.misses(candidate)) {
+            return Some(Invisible::OtherFamilies);
+        }
         let problems = vips.into_iter().flat_map(|vips| &vips.problems);
         let full = problems.filter_map(|problem| match problem {
             VipProblem::Full(family) => Some(Invisible::NoVip(*family)),
@@ -207,7 +212,6 @@ impl Federation {
         // One address is enough to be visible.
         let is_without = vips.is_some_and(|vips| vips.ips.is_empty());
         let full = full.take(usize::from(is_without)).next();
-        let is_lost = world.members.get(exporting)?.lost;
-        full.or(is_lost.then_some(Invisible::Lost))
+        full.or(member.lost.then_some(Invisible::Lost))
     }
 }

@@ -27,13 +27,19 @@ pub enum ConflictReason {
     InternalTrafficPolicy,
     /// `trafficDistribution`.
     TrafficDistribution,
-    /// An export has no family of the winner's: nobody reaches its endpoints.
+    /// An export has no family of the winner's, or none of those that an importing cluster has addresses of: nobody, or
+    /// nobody there, reaches its endpoints.
     IpFamily,
     /// `clusterSelectors`.
     ClusterSelectors,
 }
 
 impl ConflictReason {
+    /// All reasons, in the order of a condition.
+    pub fn all() -> impl Iterator<Item = Self> {
+        FIELDS.into_iter().map(|(reason, _)| reason)
+    }
+
     /// As in the condition `Conflict`.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -124,13 +124,47 @@ impl State {
         }
     }
 
+    /// Takes what another replica decided. The last contact stays that of this replica, if it had one.
+    pub(super) fn follow(&mut self, status: &Status) {
+        let was_known = status.last_contact.is_some();
+        self.reach = match status.phase {
+            _ if status.reach_step == 0 => Reach::Lost {
+                held: Duration::ZERO,
+            },
+            Phase::Stale => Reach::Stale {
+                waited: status.stale_for,
+            },
+            Phase::Connecting if was_known => Reach::Connecting,
+            Phase::Connecting => Reach::New,
+            _ if status.reach_step < FULL => Reach::Returning,
+            _ => Reach::Ready,
+        };
+        self.step = Moving::at(status.reach_step);
+        self.drain = Moving::at(status.drain_step);
+        self.last_contact = self.last_contact.or(status.last_contact);
+        self.recent_losses.clone_from(&status.recent_losses);
+        self.losses = status.losses;
+    }
+
+    /// Goes on from what another replica decided.
+    pub(super) fn take_over(&mut self) {
+        if !self.listed && matches!(self.reach, Reach::Ready | Reach::Returning) {
+            self.reach = Reach::Connecting;
+        }
+    }
+
     /// Notes the time without contact.
-    pub(super) fn listen(&mut self, tick: Duration) {
+    pub(super) fn hear(&mut self, tick: Duration) {
         if std::mem::take(&mut self.heard) {
             self.silence = Duration::ZERO;
         } else {
             self.silence = self.silence.saturating_add(tick);
         }
+    }
+
+    /// Notes the time without contact, and that a cluster is out of contact.
+    pub(super) fn listen(&mut self, tick: Duration) {
+        self.hear(tick);
         let is_known = matches!(
             self.reach,
             Reach::Connecting | Reach::Ready | Reach::Returning
@@ -223,14 +257,12 @@ impl State {
     /// Returns `true` if it says anything about contact in general: not if it is lost already, or
     /// was never in contact.
     pub(super) fn is_live(&self) -> bool {
-        let is_gone = matches!(self.reach, Reach::New | Reach::Lost { .. });
-        !is_gone && self.phase() != Phase::Rejected
+        !matches!(self.reach, Reach::New | Reach::Lost { .. })
     }
 
     pub(super) fn phase(&self) -> Phase {
         let drain = self.settings.and_then(|settings| settings.drain);
         match self.reach {
-            _ if self.settings.is_some_and(|settings| settings.rejected) => Phase::Rejected,
             Reach::New | Reach::Connecting => Phase::Connecting,
             Reach::Stale { .. } => Phase::Stale,
             Reach::Lost { .. } => Phase::Lost,
@@ -248,12 +280,9 @@ impl State {
     }
 
     pub(super) fn status(&self) -> Status {
-        let phase = self.phase();
-        let rejected = phase == Phase::Rejected;
-        let step = self.step.step.min(self.drain.step);
         Status {
-            phase,
-            step: if rejected { 0 } else { step },
+            phase: self.phase(),
+            step: self.step.step.min(self.drain.step),
             reach_step: self.step.step,
             drain_step: self.drain.step,
             drained: self

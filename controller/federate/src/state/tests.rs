@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 mod drains;
+mod following;
 mod mass_loss;
 mod properties;
 mod restarts;
@@ -14,7 +15,6 @@ fn settings() -> Settings {
         return_after: Duration::from_mins(1),
         ramp_up: Duration::from_mins(2),
         drain: None,
-        rejected: false,
     }
 }
 
@@ -321,19 +321,6 @@ fn a_ttl_of_zero_never_ends() {
     world.cut("a");
     world.pass(20_000);
     assert_eq!(world.shown("a"), (Phase::Stale, 20));
-}
-
-#[test]
-fn a_rejected_cluster_has_no_share() {
-    let mut world = World::new(3);
-    let rejected = Settings {
-        rejected: true,
-        ..settings()
-    };
-    world.set("a", rejected);
-    assert_eq!(world.shown("a"), (Phase::Rejected, 0));
-    world.set("a", settings());
-    assert_eq!(world.shown("a"), (Phase::Ready, 20));
 }
 
 #[test]

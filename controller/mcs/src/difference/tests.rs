@@ -90,6 +90,15 @@ fn wanted(names: &[&str]) -> Wanted {
 fn awaiting(ids: &[&str]) -> Awaited {
     Awaited {
         ids: ids.iter().map(|id| Arc::from(*id)).collect(),
+        ..Awaited::default()
+    }
+}
+
+/// The same members, which export a Service that others export too.
+fn awaiting_export(ids: &[&str], service: &str) -> Awaited {
+    Awaited {
+        exports: [import_name(service)].into(),
+        ..awaiting(ids)
     }
 }
 
@@ -280,18 +289,73 @@ fn conditions_keep_the_time_of_their_last_transition() {
     assert_eq!(condition(0)["observedGeneration"], 2);
     assert_eq!(condition(1)["lastTransitionTime"], "2026-02-02T00:00:00Z");
     assert_eq!(condition(1)["reason"], Value::from("PortConflict"));
-    // What was said stays while members are awaited, and something is said at once.
-    assert_eq!(all(&export, true, &awaiting(&["us-1"])), []);
+    // What was said about conflicts stays while members are awaited, and something is said at once.
+    let awaited = awaiting_export(&["us-1"], "web");
+    let said = ServiceExport {
+        status: ExportStatus {
+            generation: 2,
+            conditions: as_found(&conditions(false), 2),
+        },
+        ..export.clone()
+    };
+    assert_eq!(all(&said, true, &awaited), []);
     let fresh = ServiceExport {
         status: ExportStatus::default(),
         ..export.clone()
     };
-    assert_eq!(all(&fresh, true, &awaiting(&["us-1"])).len(), 1);
+    assert_eq!(all(&fresh, true, &awaited).len(), 1);
     let unrequested = ServiceExport {
         requested: false,
         ..export
     };
     assert_eq!(all(&unrequested, true, &Awaited::default()), []);
+}
+
+#[test]
+fn a_member_that_is_awaited_holds_up_only_what_is_said_about_conflicts_with_it() {
+    let conditions = |is_valid, conflict: &str| {
+        let has_conflict = conflict != "NoConflicts";
+        vec![
+            WantedCondition::new("Valid", is_valid, "", ""),
+            WantedCondition::new("Conflict", has_conflict, conflict, ""),
+        ]
+    };
+    let before = ServiceExport {
+        requested: true,
+        status: ExportStatus {
+            generation: 1,
+            conditions: as_found(&conditions(false, "PortConflict"), 1),
+        },
+        ..ServiceExport::new(key("web"))
+    };
+    let wanted = Wanted {
+        imports: BTreeMap::new(),
+        exports: [(import_name("web"), conditions(true, "NoConflicts"))].into(),
+    };
+    let told = |awaited: &Awaited| {
+        let observed = Observed::new(std::iter::empty(), std::iter::once(&before));
+        let writes = writes(&wanted, &observed, awaited);
+        let [
+            Write {
+                action: Action::ApplyStatus(object),
+                ..
+            },
+        ] = &writes[..]
+        else {
+            panic!("{writes:?}");
+        };
+        let conditions = &object["status"]["conditions"];
+        [
+            conditions[0]["status"].clone(),
+            conditions[1]["reason"].clone(),
+        ]
+    };
+    let settled = ["True", "NoConflicts"].map(Value::from);
+    assert_eq!(told(&Awaited::default()), settled);
+    assert_eq!(told(&awaiting(&["us-1"])), settled);
+    assert_eq!(told(&awaiting_export(&["us-1"], "api")), settled);
+    let kept = ["True", "PortConflict"].map(Value::from);
+    assert_eq!(told(&awaiting_export(&["us-1"], "web")), kept);
 }
 
 #[test]

@@ -8,7 +8,9 @@ mod cases;
 mod damage;
 
 use portolan_policy::spec::SpillOver;
-use portolan_policy::{File, Labels, ObjectFault, Objects, Reading, Threshold, overlaps, read};
+use portolan_policy::{
+    File, Labels, ObjectFault, Objects, Reading, Threshold, overlaps, read, read_after,
+};
 
 use cases::{CLUSTERS, SELECTORS, THRESHOLDS, TIERS};
 
@@ -271,6 +273,55 @@ fn a_second_cluster_set_takes_the_place_of_none_in_force() {
     assert_eq!(kept, before);
     let expected = "ClusterSet a: metadata.name: ClusterSet b is in force: expected one ClusterSet";
     assert_eq!(texts_of(&faults), [expected]);
+}
+
+/// Reads what comes after `last`. Returns the objects in force, and all that is wrong.
+fn change(last: &Objects, text: &str) -> (Objects, Vec<String>) {
+    let file = File {
+        name: "p.yaml",
+        text,
+    };
+    let reading = read_after(&[file], last);
+    let mut wrong: Vec<String> = reading.problems.iter().map(ToString::to_string).collect();
+    let (objects, faults) = reading.in_force(last);
+    wrong.extend(texts_of(&faults));
+    (objects, wrong)
+}
+
+#[test]
+fn a_cluster_in_force_is_edited_beside_a_new_one_with_its_id() {
+    let edited = |name: &str, id: &str| {
+        let network = "podCIDRs: [10.0.0.0/16]";
+        cluster(name, id).replace(network, "podCIDRs: [10.9.0.0/16]")
+    };
+    let before = reading(&cluster("two", "x")).objects;
+    // The new one is the first by name, and in the file.
+    let both = [cluster("one", "x"), edited("two", "x")].concat();
+    let (objects, wrong) = change(&before, &both);
+    assert_eq!(objects, reading(&edited("two", "x")).objects);
+    let expected = "p.yaml:5:12: spec.id: Cluster \"two\" has the id \"x\" too";
+    assert_eq!(wrong, [expected]);
+    // An id that may not change takes none from a Cluster that has it.
+    let before = reading(&[cluster("one", "z"), cluster("two", "x")].concat()).objects;
+    let (objects, wrong) = change(&before, &both);
+    let expected = reading(&[cluster("one", "z"), edited("two", "x")].concat()).objects;
+    assert_eq!(objects, expected);
+    let expected = "p.yaml:5:12: spec.id: \"x\": expected \"z\": the id of a cluster never changes";
+    assert_eq!(wrong, [expected]);
+}
+
+#[test]
+fn a_cluster_set_in_force_is_edited_beside_a_new_one() {
+    let set = |name: &str, clusters: u32| {
+        format!(
+            "---\napiVersion: portolan.dev/v1alpha1\nkind: ClusterSet\nmetadata: {{name: {name}}}\nspec: {{quota: {{clusters: {clusters}}}}}\n"
+        )
+    };
+    let before = reading(&set("b", 2)).objects;
+    let (objects, wrong) = change(&before, &[set("a", 9), set("b", 3)].concat());
+    assert_eq!(objects, reading(&set("b", 3)).objects);
+    let expected = "p.yaml:4:18: metadata.name: ClusterSet b is in force: expected one ClusterSet";
+    assert_eq!(wrong, [expected]);
 }
 
 fn networked(name: &str, network: &str) -> String {

@@ -324,6 +324,34 @@ async fn hosts_of_a_relay_keep_their_directors_until_an_operator_confirms_the_lo
 }
 
 #[tokio::test]
+async fn a_record_goes_at_once_while_a_director_is_held() {
+    let root = Root::start(any_port(), &[put(&["x", "y"], 1), directed("a")]);
+    let address = root.server.address;
+    let relay = Relay::start(any_port(), &[address]);
+    let mut agent = Agent::start("a", &[relay.server.address]);
+    let before = root.table("a");
+    agent.has(&before).await;
+    let mut last = root;
+    let held = || {
+        let guard = &relay.stats.stream.guard;
+        guard.deletions_held.load(Ordering::Relaxed)
+    };
+    // The hold goes over to the next stream, and holds no more there.
+    for name in ["x", "z"] {
+        last.stop().await;
+        last = Root::start(address, &[put(&[name], 1)]);
+        let mut expected = last.table("a");
+        expected.node = before.node.clone();
+        agent.has(&expected).await;
+        until("the Director alone is held", || held() == 1).await;
+    }
+    last.stop().await;
+    let root = Root::start(address, &[put(&["w"], 1), directed("a")]);
+    agent.has(&root.table("a")).await;
+    assert_eq!(held(), 0);
+}
+
+#[tokio::test]
 async fn held_deletions_are_published_when_their_time_has_come() {
     let names = services(150);
     let root = Root::start(any_port(), &[all(&names)]);

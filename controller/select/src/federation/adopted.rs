@@ -55,8 +55,9 @@ fn holders<T: Ord, N: Ord>(claims: impl Iterator<Item = Claim<T, N>>) -> BTreeMa
 
 impl Federation {
     /// Takes over what a cluster's ServiceImports record: virtual addresses, ports at gateways, winners, exporting
-    /// clusters.
-    pub(crate) fn adopt(&mut self, catalog: &Catalog, cluster: &Arc<str>) {
+    /// clusters. Only with `follows` a recorded winner comes before another one that this replica has noted: the
+    /// replica that leads records its own ones.
+    pub(crate) fn adopt(&mut self, catalog: &Catalog, cluster: &Arc<str>, follows: bool) {
         if self.given.is_some() {
             return;
         }
@@ -66,7 +67,7 @@ impl Federation {
         self.adopt_addresses(cluster, &own);
         self.adopt_ports(cluster, &own);
         for (import, own) in own {
-            self.adopt_winner(&key_of(import), own);
+            self.adopt_winner(&key_of(import), own, follows);
         }
     }
 
@@ -142,17 +143,29 @@ impl Federation {
         self.ports_wanted = true;
     }
 
-    fn adopt_winner(&mut self, key: &ObjectKey, own: &OwnImport) {
-        let has_winner = self.kept.get(key).is_some_and(|kept| kept.winner.is_some());
-        self.is_stale |= !has_winner && !own.winner.is_empty();
+    fn adopt_winner(&mut self, key: &ObjectKey, own: &OwnImport, follows: bool) {
+        let winner = self.kept.get(key).and_then(|kept| kept.winner.as_ref());
+        let is_taken = match winner {
+            _ if own.winner.is_empty() => false,
+            None => true,
+            // An id without an export would only have the oldest export win.
+            Some(winner) => follows && *winner != own.winner && self.may_win(key, &own.winner),
+        };
+        self.is_stale |= is_taken;
         self.change_kept(key, |kept| {
-            if kept.winner.is_none() && !own.winner.is_empty() {
+            if is_taken {
                 kept.winner = Some(Arc::clone(&own.winner));
             }
             if !own.clusters.is_subset(&kept.clusters) {
                 Arc::make_mut(&mut kept.clusters).extend(own.clusters.iter().cloned());
             }
         });
+    }
+
+    /// Returns `true` if a cluster exports what an import is made of, or is waited for and may export it.
+    fn may_win(&self, key: &ObjectKey, id: &Arc<str>) -> bool {
+        let here = self.here(key);
+        here.is_some_and(|here| here.import.clusters.contains(id)) || self.is_awaited(id)
     }
 
     /// Changes what is kept of an import.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct ClusterState {
     /// The part of its share that it gets, in twentieths: 0 to 20.
     pub step: u8,
-    /// Whether the operator's drain leaves it nothing: at step 0 it counts as if it had no endpoints.
+    /// `true` if the operator's drain leaves it nothing: at step 0 it counts as if it had no endpoints.
     pub drained: bool,
     /// Whether it is lost.
     pub lost: bool,

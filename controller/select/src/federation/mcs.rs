@@ -2,7 +2,7 @@
 
 //! Objects of the Multi-Cluster Services API: what the plan wants, and what clusters have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, Kind, ObjectKey, ObjectRef, Reason};
@@ -12,7 +12,7 @@ use portolan_mcs::{Awaited, Observed, Wanted, WantedSlice, Write, slices, writes
 use portolan_policy::spec::EndpointSlices;
 
 use super::noted;
-use super::{Federation, import_key, service_key};
+use super::{Federation, Kept, import_key, import_name, service_key};
 
 impl Federation {
     /// Returns `true` if anything that MCS objects are made of has changed since the last call.
@@ -87,6 +87,59 @@ impl Federation {
             sources.map(|(id, endpoints)| slices(name, &id, &endpoints))
         });
         of_import.flatten().collect()
+    }
+
+    /// The names of the Services that clusters which are waited for are known to export as well, by their ids: what
+    /// exports of these names differ in is not known.
+    pub(crate) fn awaited_exports(&self, ids: &BTreeSet<Arc<str>>) -> BTreeSet<ImportName> {
+        let (mut names, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        if ids.is_empty() {
+            return names;
+        }
+        let concerned = self.kept.iter();
+        let concerned = concerned.filter(|(_, kept)| !kept.clusters.is_disjoint(ids));
+        for here in concerned.filter_map(|(key, _)| self.here(key)) {
+            // Imports of one name mostly share their sources.
+            if seen.insert(Arc::as_ptr(&here.sources)) {
+                names.extend(here.sources.values().cloned());
+            }
+        }
+        names
+    }
+
+    /// The imports of a cluster that clusters which are waited for may export, by what is kept of them and by what
+    /// their ServiceImports say.
+    pub(crate) fn awaited_imports(
+        &self,
+        catalog: &Catalog,
+        cluster: &Arc<str>,
+        awaited: &Awaited,
+    ) -> BTreeSet<ImportName> {
+        if awaited.ids.is_empty() {
+            return BTreeSet::new();
+        }
+        let first = ObjectKey {
+            cluster: Arc::clone(cluster),
+            namespace: Arc::default(),
+            name: Arc::default(),
+        };
+        let is_concerned = |kept: &Kept| {
+            let mut winner = kept.winner.iter();
+            awaited.concerns(&kept.clusters) || winner.any(|id| awaited.ids.contains(id))
+        };
+        let kept = self.kept.range(first..);
+        let kept = kept.take_while(|(key, _)| key.cluster == *cluster);
+        let kept = kept.filter(|(_, kept)| is_concerned(kept));
+        let kept = kept.filter_map(|(key, _)| import_name(key));
+        let observed = catalog.observed_imports(cluster).filter(|import| {
+            let own = import.own.as_deref();
+            own.is_some_and(|own| awaited.may_concern(&own.clusters))
+        });
+        let observed = observed.map(|import| ImportName {
+            namespace: Arc::clone(&import.key.namespace),
+            name: Arc::clone(&import.key.name),
+        });
+        kept.chain(observed).collect()
     }
 
     /// The ports that a cluster's own export has at gateways, as the annotation of its import there: other replicas read

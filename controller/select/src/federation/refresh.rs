@@ -67,6 +67,7 @@ impl Federation {
         }
         let at_gateways = self.gateway_keys();
         let before = std::mem::replace(&mut self.plan, plan);
+        self.counts_changed = true;
         let changed: Vec<ObjectKey> = changed(&before, &self.plan).collect();
         self.dirty.extend(at_gateways);
         self.dirty.extend(self.gateway_keys());

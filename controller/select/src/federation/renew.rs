@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use portolan_catalog::{Catalog, ObjectKey};
 use portolan_model::{Families, Family};
+use portolan_policy::Cluster;
 
 use super::export::{object, of_status};
 use super::world::Only;
@@ -19,6 +20,8 @@ use super::{
 struct Known {
     /// The ids of the members that have not, and of clusters that are no members yet, which are waited for.
     awaited: BTreeSet<Arc<str>>,
+    /// `true` if one of them may still export what it is not known to export.
+    expects: bool,
 }
 
 impl Federation {
@@ -45,6 +48,7 @@ impl Federation {
         if imports.is_empty() && !renewal.has_news {
             return;
         }
+        self.counts_changed = true;
         self.objects_changed = true;
         let known = self.known();
         for key in &imports {
@@ -85,15 +89,31 @@ impl Federation {
     }
 
     fn known(&self) -> Known {
-        let members = self.objects.members().into_iter();
-        let awaited = members.filter(|(name, _)| {
-            let is_given_up = self.given_up.contains(*name);
-            !is_given_up && !self.states.contains_key(*name)
-        });
-        let awaited = awaited.map(|(_, it)| Arc::<str>::from(it.id.as_str()));
-        Known {
-            awaited: awaited.chain(self.absent.iter().cloned()).collect(),
+        let mut known = Known {
+            awaited: self.absent.clone(),
+            expects: !self.absent.is_empty(),
+        };
+        for (name, member) in self.objects.members() {
+            if !self.is_member_awaited(name) {
+                continue;
+            }
+            known.awaited.insert(member.id.as_str().into());
+            known.expects |= !self.overdue.contains(name);
         }
+        known
+    }
+
+    /// A member that has just sent its objects is waited for until the plan has them.
+    fn is_member_awaited(&self, name: &str) -> bool {
+        !self.given_up.contains(name) && !self.plan.imports.contains_key(name)
+    }
+
+    /// Returns `true` if a cluster with this id is waited for.
+    pub(super) fn is_awaited(&self, id: &Arc<str>) -> bool {
+        let mut members = self.objects.members().into_iter();
+        let is_it =
+            |(name, member): (&str, &Cluster)| *member.id == **id && self.is_member_awaited(name);
+        self.absent.contains(id) || members.any(is_it)
     }
 
     /// The members that are not waited for any more though they have not sent their objects, in place of those before,
@@ -104,6 +124,16 @@ impl Federation {
         }
         self.given_up = members;
         self.note_awaited();
+    }
+
+    /// The members, by name, that only imports wait for which they are known to export, in place of those before: what
+    /// is new goes to others.
+    pub(crate) fn expect_no_more(&mut self, members: BTreeSet<Arc<str>>) {
+        if self.overdue == members {
+            return;
+        }
+        self.overdue = members;
+        self.note_winners();
     }
 
     /// The clusters that are no members and are waited for, in place of those before, by id: what is kept for them is
@@ -165,10 +195,13 @@ impl Federation {
 
 fn of_import(before: Option<&Kept>, here: &ImportHere, known: &Known) -> Kept {
     let mut kept = before.cloned().unwrap_or_default();
-    // As long as a member is unknown, its export may be the oldest.
+    // As long as a member is unknown, its export may be the oldest. Where another one has won already, the member is
+    // among the exporting clusters if it has one.
     let winner = kept.winner.as_ref();
     let is_kept = winner.is_some_and(|id| known.awaited.contains(id));
-    if !is_kept && known.awaited.is_empty() {
+    let is_recorded = winner.is_some() && !kept.clusters.is_empty();
+    let may_be_older = known.expects && !is_recorded;
+    if !is_kept && !may_be_older && kept.clusters.is_disjoint(&known.awaited) {
         kept.winner = Some(Arc::clone(&here.import.winner));
     }
     let awaited = kept

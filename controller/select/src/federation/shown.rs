@@ -37,6 +37,9 @@ pub struct ShownImport {
     pub vips: Vec<IpAddr>,
     /// Where its shares come from, in words.
     pub policy: String,
+    /// The TrafficPolicies that select it too and do not apply, by name.
+    #[serde(default)]
+    pub shadowed: Vec<String>,
     /// The ImportPolicy whose `nodes` get the addresses; none if all nodes do.
     #[serde(default)]
     pub nodes: Option<String>,
@@ -185,6 +188,9 @@ impl Federation {
                 .to_owned(),
             nodes: here.and_then(|here| Some(here.nodes.as_ref()?.to_string())),
             policy: here.map(|here| in_words(&here.traffic)).unwrap_or_default(),
+            shadowed: here
+                .map(|here| here.traffic.shadowed.clone())
+                .unwrap_or_default(),
             ports: here
                 .map(|here| self.ports(catalog, config, &key, here))
                 .unwrap_or_default(),

@@ -5,6 +5,7 @@
 mod absent;
 mod adopted;
 mod affinity;
+mod counts;
 mod deciding;
 mod edges;
 mod gateways;
@@ -16,6 +17,7 @@ mod properties;
 mod quota;
 mod random;
 mod rules;
+mod shadowed;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};

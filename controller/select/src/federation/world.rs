@@ -155,6 +155,7 @@ fn exported(id: &Arc<str>, export: &ServiceExport, facts: Option<&ServiceFacts>)
         }),
         internal_local: facts.is_some_and(|facts| facts.internal_local),
         traffic_distribution: facts.and_then(|facts| facts.traffic_distribution.clone()),
+        // No released CRD has the field (KEP-5939): an API server drops it.
         cluster_selectors: Vec::new(),
         labels: export.labels.clone(),
         annotations: export.annotations.clone(),

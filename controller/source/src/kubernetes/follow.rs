@@ -73,7 +73,7 @@ pub(super) struct Follower<T> {
     is_absent: bool,
     /// Since when all answers were that the server has no such kind.
     missing_since: Option<Instant>,
-    /// Whether there was a listing, and its objects were not given up since.
+    /// `true` if there was a listing, and its objects were not given up since.
     is_listed: bool,
     /// Number of refusals since the last success.
     refusals: u32,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    self as catalog, ExportPort, ExportStatus, Kind, Object, ServiceFacts, ServiceType,
+    self as catalog, ExportPort, ExportStatus, Kind, Object, Reason, ServiceFacts, ServiceType,
     TrafficPolicy,
 };
 use portolan_model::Family;
@@ -39,6 +39,13 @@ impl Manifest for ServiceExport {
         }
         let mut problems = Problems::default();
         let spec = self.spec.unwrap_or_default();
+        if spec.cluster_selectors.is_some() {
+            problems.add(
+                "spec.clusterSelectors",
+                Reason::Unsupported,
+                "KEP-5939 is not supported: a TrafficPolicy has tiers; ignored",
+            );
+        }
         let object = catalog::ServiceExport {
             requested: true,
             created: self.metadata.created(&mut problems),

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::Metadata;
 
@@ -294,6 +295,8 @@ pub struct ServiceExportSpec {
     /// A null value is an empty one, as in Go.
     pub exported_labels: Option<BTreeMap<String, Option<String>>>,
     pub exported_annotations: Option<BTreeMap<String, Option<String>>>,
+    /// Of KEP-5939, which no released CRD has. Whatever it is, it is reported.
+    pub cluster_selectors: Option<IgnoredAny>,
 }
 
 /// `about.k8s.io` ClusterProperty.

@@ -38,7 +38,7 @@ impl Federated {
         let has_changed = pipeline.take_objects_changed();
         if has_changed && !self.mcs.is_leading() {
             for cluster in clusters.iter().filter(|cluster| synced.contains(*cluster)) {
-                pipeline.adopt_imports(cluster);
+                pipeline.follow_imports(cluster);
             }
         }
         // Objects of a cluster out of contact stay as they are.
@@ -75,7 +75,23 @@ impl Federated {
         let needed = away.filter(|cluster| self.is_awaited(cluster));
         let mut ids = self.absent();
         ids.extend(needed.map(|cluster| Arc::<str>::from(cluster.id.as_str())));
-        Awaited { ids }
+        Awaited {
+            ids,
+            ..Awaited::default()
+        }
+    }
+
+    /// The names of the members that only imports wait for which they are known to export. A member that is never lost
+    /// may be away for ever: new imports wait for it no longer than for one that was never in contact.
+    pub(super) fn overdue(&self, synced: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
+        let away = self.away(synced).into_iter();
+        let overdue = away.filter(|cluster| {
+            let ttl = Settings::new(&self.loss, cluster).stale_ttl;
+            ttl.is_zero() && !may_be_late(ttl, self.waited) && self.is_awaited(cluster)
+        });
+        overdue
+            .map(|cluster| Arc::from(cluster.meta.name.as_str()))
+            .collect()
     }
 
     /// The names of the members whose objects are not known, and that are not waited for any more.

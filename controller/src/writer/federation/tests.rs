@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+mod sharing;
+
 use portolan_federate::gateway::PortName;
 use portolan_model::Protocol;
 use portolan_policy::{File, read};
@@ -110,6 +112,24 @@ fn a_cluster_in_contact_is_waited_for_after_a_time_when_nobody_ran() {
                 "{phase} {seconds}"
             );
         }
+    }
+}
+
+#[test]
+fn a_cluster_that_never_is_lost_holds_up_what_it_is_not_known_to_export_for_a_while() {
+    let mut federated = resumed(saved(Phase::Ready, 20), Saver::default());
+    let mut pipeline = Pipeline::default();
+    let mut objects = policy(&["eu-1", "us-1"]);
+    for cluster in objects.clusters.values_mut() {
+        cluster.loss.stale_ttl = Some(Duration::ZERO);
+    }
+    federated.take_policies(&mut pipeline, objects, true);
+    let synced: BTreeSet<Arc<str>> = ["eu-1".into()].into();
+    for (seconds, expected) in [(0, None), (329, None), (330, Some("us-1"))] {
+        let [_, of_imports] = awaited(&mut federated, &pipeline, seconds);
+        assert_eq!(of_imports.as_deref(), Some("us-1"), "it may come {seconds}");
+        let overdue = federated.overdue(&synced).into_iter().next();
+        assert_eq!(overdue.as_deref(), expected, "{seconds} s");
     }
 }
 

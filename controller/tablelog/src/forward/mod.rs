@@ -323,6 +323,12 @@ impl Forwarder {
         (lost, loss)
     }
 
+    /// Returns `true` if records are withheld, besides Directors.
+    #[must_use]
+    pub fn withholds_records(&self) -> bool {
+        !self.withheld.records.is_empty()
+    }
+
     /// Keeps these records and Directors published as they are, in place of those withheld before.
     pub fn withhold(&mut self, lost: Lost) {
         self.withheld = lost;

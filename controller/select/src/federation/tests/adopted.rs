@@ -3,6 +3,7 @@
 //! Records of ServiceImports are taken over, and take nothing from other imports.
 
 use portolan_catalog::{ImportSpec, OwnImport, ServiceImport};
+use portolan_mcs::{Action, Awaited, Write, WriteKind};
 
 use super::*;
 
@@ -159,4 +160,77 @@ fn a_port_that_another_export_has_is_not_taken_over() {
     adopt(&mut pipeline, [record("web", 20_005)]);
     let ports = &pipeline.gateway_ports()["a"];
     assert_eq!(ports.get(&port("web")), Some(&20_005));
+}
+
+/// An import of `a` that `a` and `b` export, with what their Services say besides.
+fn of_two() -> Pipeline {
+    let mut pipeline = importing(&[]);
+    let other = ServiceFacts {
+        internal_local: true,
+        ..single()
+    };
+    pipeline.apply(namespace("b"));
+    pipeline.apply(export("b", "web", other));
+    pipeline.flush();
+    pipeline
+}
+
+/// A record of a winner, and of the clusters that export the Service.
+fn recorded_winner(winner: &str) -> ObjectChange {
+    let own = OwnImport {
+        winner: winner.into(),
+        clusters: ["a".into(), "b".into()].into(),
+        ..OwnImport::default()
+    };
+    noted("web", None, own)
+}
+
+/// The winner that is kept, and whether the import has the settings of `b`.
+fn winner(pipeline: &mut Pipeline) -> (Option<String>, bool) {
+    allocate(pipeline);
+    pipeline.flush();
+    let kept = pipeline.kept().get(&import_of("web"));
+    let winner = kept.and_then(|kept| kept.winner.as_deref());
+    let writes = pipeline.mcs_writes(&"a".into(), &Awaited::default());
+    let of_web = |write: &&Write| {
+        let is_import = write.target.kind == WriteKind::ServiceImport;
+        is_import && &*write.target.name.name == "web"
+    };
+    let written = writes.iter().find(of_web).map(|write| &write.action);
+    let is_local = match written {
+        Some(Action::Create(object) | Action::Apply(object)) => {
+            object.to_string().contains("Local")
+        }
+        _ => panic!("{written:?}"),
+    };
+    (winner.map(str::to_owned), is_local)
+}
+
+#[test]
+fn a_replica_that_follows_takes_the_winner_that_was_written() {
+    let mut pipeline = of_two();
+    assert_eq!(winner(&mut pipeline), (Some("a".to_owned()), false));
+    pipeline.apply(recorded_winner("b"));
+    pipeline.follow_imports(&"a".into());
+    assert!(pipeline.is_dirty());
+    assert_eq!(winner(&mut pipeline), (Some("b".to_owned()), true));
+}
+
+#[test]
+fn a_replica_that_leads_keeps_its_winner() {
+    let mut pipeline = of_two();
+    adopt(&mut pipeline, [recorded_winner("b")]);
+    assert_eq!(winner(&mut pipeline), (Some("a".to_owned()), false));
+}
+
+#[test]
+fn a_recorded_winner_without_an_export_is_not_taken_over() {
+    let mut pipeline = of_two();
+    pipeline.apply(recorded_winner("b"));
+    pipeline.follow_imports(&"a".into());
+    assert_eq!(winner(&mut pipeline).0.as_deref(), Some("b"));
+    // A tenant has written it. Without a winner the oldest export would win.
+    pipeline.apply(recorded_winner("c"));
+    pipeline.follow_imports(&"a".into());
+    assert_eq!(winner(&mut pipeline), (Some("b".to_owned()), true));
 }

@@ -75,6 +75,10 @@ impl World {
         self.pipeline.take_renamed()
     }
 
+    pub(super) fn counts(&mut self) -> Option<FederationCounts> {
+        self.pipeline.changed_counts()
+    }
+
     pub(super) fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }

@@ -116,6 +116,21 @@ fn an_unreadable_object_leaves_its_export_as_it_was() {
 }
 
 #[test]
+fn selectors_of_clusters_that_an_owner_writes_are_named_as_unsupported() {
+    let mut rig = sharing();
+    let selectors = "{clusterSelectors: [{matchLabels: {tier: prod}}], exportedLabels";
+    rig.write("a.yaml", &EXPORT.replace("{exportedLabels", selectors));
+    rig.refresh();
+    let problems = rig.of_objects();
+    let [problem] = &problems[..] else {
+        panic!("{problems:?}")
+    };
+    assert!(problem.contains("spec.clusterSelectors"), "{problem}");
+    let export = rig.catalog.export(&key("web")).unwrap();
+    assert_eq!((export.weight, export.labels.len()), (Some(30), 1));
+}
+
+#[test]
 fn services_are_exported_without_an_object_only_if_policies_ask() {
     let mut rig = sharing();
     rig.write("b.yaml", SERVICE);

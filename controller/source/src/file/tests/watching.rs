@@ -3,6 +3,8 @@
 //! The task around the files, with paused time.
 
 use portolan_catalog::ObjectChange;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch::channel;
 
@@ -134,6 +136,55 @@ async fn a_requested_reading_comes_at_once_and_follows_its_changes() {
     assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
     assert_eq!(events.recv().await, Some(Event::Read(3)));
     assert!(start.elapsed() < DAY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readings_are_counted_by_result_and_the_last_good_one_has_its_time() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), service("a", "1")).unwrap();
+    let (sink, mut events) = Sink::channel(1);
+    let options = Options::new(DAY);
+    let requests = options.requests.clone();
+    let mut registry = Registry::default();
+    options.counts.register(&mut registry);
+    let lines = || {
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let has = |line: &str| lines().iter().any(|found| found == line);
+    let dated = || {
+        let mut lines = lines().into_iter();
+        lines.find(|line| line.starts_with("config_last_success_timestamp_seconds "))
+    };
+    let before = dated();
+    let (_, paths) = channel(vec![dir.path().to_owned()]);
+    let token = CancellationToken::new();
+    tokio::spawn(watch(paths, Arc::from("c"), sink, options, token));
+    assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
+    assert_eq!(events.recv().await, Some(Event::Synced));
+    assert!(has("reload_total{result=\"success\"} 1"), "{:?}", lines());
+    assert!(has("reload_total{result=\"failure\"} 0"), "{:?}", lines());
+    // One that was asked for counts without a change too.
+    assert_eq!(requests.ask(), 1);
+    assert_eq!(events.recv().await, Some(Event::Read(1)));
+    assert!(has("reload_total{result=\"success\"} 2"), "{:?}", lines());
+    let good = dated();
+    assert!(good.is_some() && good != before, "{good:?}");
+
+    fs::write(dir.path().join("a.yaml"), "kind: [").unwrap();
+    assert_eq!(requests.ask(), 2);
+    let problems = events.recv().await;
+    assert!(
+        matches!(problems, Some(Event::FileProblems(_))),
+        "{problems:?}"
+    );
+    assert_eq!(events.recv().await, Some(Event::Read(2)));
+    assert!(has("reload_total{result=\"success\"} 2"), "{:?}", lines());
+    assert!(has("reload_total{result=\"failure\"} 1"), "{:?}", lines());
+    assert_eq!(dated(), good);
 }
 
 #[tokio::test(start_paused = true)]

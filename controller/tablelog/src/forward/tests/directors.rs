@@ -105,6 +105,22 @@ fn a_director_is_withheld_beside_a_record() {
     assert_eq!(bytes_of(&relay.tables), bytes_of(&without));
 }
 
+#[test]
+fn a_record_goes_at_once_beside_a_withheld_director() {
+    let (mut relay, _publisher, without) = doubting(&some()[1..]);
+    let (lost, loss) = relay.forwarder.lost(false);
+    let of_records = lost.of_records(loss);
+    assert_eq!((of_records.lost.records, of_records.of.records), (1, 2));
+    let (directors, loss) = lost.without_records(loss);
+    assert_eq!((loss.lost.records, loss.of.records), (1, 3));
+    assert_eq!(loss.lost.endpoints, 0);
+    relay.forwarder.withhold(directors);
+    assert!(!relay.forwarder.withholds_records());
+    relay.publish();
+    assert_eq!(director(&relay), Some("one".into()));
+    assert_eq!(bytes_of(&relay.tables), bytes_of(&without));
+}
+
 /// The first `NodeInfo` has two networks of one family, and states its hash: the agent decides
 /// whether it can take it.
 #[test]

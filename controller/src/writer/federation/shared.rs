@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Decisions that depend on time: of one replica, and the same at all of them.
+//!
+//! With an election the replica that leads decides on the steps of clusters and their drains, and tells them in the
+//! Lease. The others show what it has told, and decide nothing. One that begins to lead goes on from there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portolan_federate::Moment;
+use portolan_federate::state::{LONGEST_TICK, Phase, SILENCE, Transition};
+use portolan_policy::Drain;
+use portolan_select::Pipeline;
+use portolan_source::lease::LONGEST_NOTE;
+use tokio::time::Instant;
+
+use super::{Federated, TICK, now};
+use crate::clusters::Decided;
+
+/// Reason why an operator's drain is refused; each has the cluster's name.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DrainError {
+    /// The policy has no such cluster.
+    #[error("cluster {0}: no Cluster has this name")]
+    NoCluster(String),
+    /// The policy drains the cluster.
+    #[error("Cluster {0}: spec.drain of the policy holds; change it there")]
+    InPolicy(String),
+    /// Another replica decides.
+    #[error(
+        "cluster {0}: nothing is done, since this replica does not lead; the one that leads decides"
+    )]
+    Follows(String),
+}
+
+/// State of a replica about what replicas share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// The last decisions that were read or told; `None` before the first ones.
+    last: Option<Decided>,
+    /// `true` if this replica led at the last tick.
+    led: bool,
+    /// All that is wrong; `is_news` until it is logged.
+    problems: Vec<String>,
+    is_news: bool,
+    /// The reason if the last text could not be read.
+    unread: Option<String>,
+    /// The reason if the last decisions could not be told.
+    untold: Option<String>,
+}
+
+/// The part of a replica in decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It decides for itself: there is no election, or nobody has told anything.
+    Alone,
+    /// It decides for all.
+    Leads,
+    /// It decides for all, and nothing more before its last decision is in the Lease: a replica that takes over would
+    /// go back.
+    Waits,
+    /// It shows what another one decided, or what it decided itself when it led.
+    Follows,
+}
+
+impl Shared {
+    pub(super) fn problems(&self) -> impl Iterator<Item = &String> {
+        self.problems.iter()
+    }
+}
+
+impl Federated {
+    /// Drains a cluster, or ends that.
+    ///
+    /// # Errors
+    /// If there is no such cluster, its policy has a drain, or another replica decides.
+    pub(in crate::writer) fn drain(
+        &mut self,
+        name: &str,
+        drain: Option<Drain>,
+    ) -> Result<(), DrainError> {
+        // First, since drains that are read now take the place of those here.
+        let part = self.part(now());
+        let Some(cluster) = self.objects.clusters.get(name) else {
+            return Err(DrainError::NoCluster(name.to_owned()));
+        };
+        if cluster.drain.is_some() {
+            return Err(DrainError::InPolicy(name.to_owned()));
+        }
+        if part == Part::Follows {
+            return Err(DrainError::Follows(name.to_owned()));
+        }
+        match drain {
+            Some(drain) => _ = self.drains.insert(name.into(), drain),
+            None => _ = self.drains.remove(name),
+        }
+        self.saver.drains(&self.drains);
+        self.settle();
+        Ok(())
+    }
+
+    /// Lets time pass: contact, loss, return, drains.
+    pub(in crate::writer) fn tick(&mut self, pipeline: &mut Pipeline, synced: &BTreeSet<Arc<str>>) {
+        let ticked = Instant::now();
+        let since = self.ticked.replace(ticked).map(|last| ticked - last);
+        let since = since.unwrap_or(TICK);
+        self.waited += since.min(LONGEST_TICK);
+        let heard = self.heard(ticked, since);
+        let now = now();
+        let part = self.part(now);
+        for name in heard {
+            if let Some(cluster) = self.objects.clusters.get(&*name) {
+                self.fleet.contact(&cluster.id, synced.contains(&name), now);
+            }
+        }
+        match part {
+            Part::Alone | Part::Leads => log(&self.fleet.advance(now, self.loss.mass_loss)),
+            // The time counts at the next tick.
+            Part::Waits => {}
+            Part::Follows => self.follow(now),
+        }
+        if part == Part::Leads {
+            self.share();
+        }
+        self.find_problems(part);
+        self.tell(pipeline, synced);
+    }
+
+    /// The part of this replica now. What another one has decided since is taken over first.
+    fn part(&mut self, now: Moment) -> Part {
+        // In this order: a replica that leads has read by then what the one before it decided.
+        let is_leading = self.mcs.is_leading();
+        let Some(board) = self.mcs.board().cloned() else {
+            return Part::Alone;
+        };
+        if let Some(text) = board.take() {
+            self.take_decided(&text, now);
+        }
+        if is_leading && !self.shared.led && self.shared.last.is_some() {
+            self.fleet.take_over();
+        }
+        self.shared.led = is_leading;
+        match is_leading {
+            true if board.is_pending() => Part::Waits,
+            true => Part::Leads,
+            false if self.shared.last.is_some() => Part::Follows,
+            false => Part::Alone,
+        }
+    }
+
+    /// Takes what another replica decided. A text that cannot be read changes nothing.
+    fn take_decided(&mut self, text: &str, now: Moment) {
+        let mut decided = match Decided::read(text) {
+            Ok(decided) => decided,
+            Err(error) => {
+                self.shared.unread = Some(format!(
+                    "--mcs-lease: what the leading replica decided on clusters cannot be read, and what was in force \
+                     stays: {error}"
+                ));
+                return;
+            }
+        };
+        self.shared.unread = None;
+        let clusters = &self.objects.clusters;
+        let is_complete = self.is_complete;
+        let may_be_here = |name: &str| !is_complete || clusters.contains_key(name);
+        decided.drains.retain(|name, _| may_be_here(name));
+        if decided.drains != self.drains {
+            self.drains.clone_from(&decided.drains);
+            self.saver.drains(&self.drains);
+            self.settle();
+        }
+        self.shared.last = Some(decided);
+        self.follow(now);
+    }
+
+    /// Shows the last decisions.
+    fn follow(&mut self, now: Moment) {
+        let Some(decided) = &mut self.shared.last else {
+            return;
+        };
+        if self.is_complete {
+            // Its Cluster is gone here already.
+            let clusters = &self.objects.clusters;
+            let is_here = |id: &str| clusters.values().any(|cluster| *cluster.id == *id);
+            decided.statuses.retain(|id, _| is_here(id));
+        }
+        log(&self.fleet.follow(&decided.statuses, now));
+    }
+
+    /// Tells the other replicas what this one has decided.
+    fn share(&mut self) {
+        let Some(board) = self.mcs.board() else {
+            return;
+        };
+        let decided = Decided {
+            statuses: self.fleet.statuses(),
+            drains: self.drains.clone(),
+        };
+        let text = decided.spell().map_err(|error| error.to_string());
+        let text = text.and_then(|text| match text.len() <= LONGEST_NOTE {
+            true => Ok(text),
+            false => Err(format!("a Lease has at most {LONGEST_NOTE} bytes of them")),
+        });
+        match text {
+            Ok(text) => {
+                let is_same = |last: &Decided| last.without_times() == decided.without_times();
+                let is_urgent = !self.shared.last.as_ref().is_some_and(is_same);
+                board.tell(&text, is_urgent);
+                self.shared.untold = None;
+            }
+            Err(error) => {
+                self.shared.untold = Some(format!(
+                    "--mcs-lease: other replicas are not told the states of clusters: {error}"
+                ));
+            }
+        }
+        self.shared.last = Some(decided);
+    }
+
+    fn find_problems(&mut self, part: Part) {
+        let board = self.mcs.board();
+        let silence = board.map(|board| board.silence().unwrap_or(self.waited));
+        let is_silent = silence.is_some_and(|silence| silence >= SILENCE);
+        let silent = is_silent.then(|| {
+            let meanwhile = match part {
+                Part::Follows => "stay as they are",
+                _ => "are those of this replica alone",
+            };
+            format!(
+                "--mcs-lease: the Lease cannot be read; states and drains of clusters {meanwhile}"
+            )
+        });
+        let shared = &mut self.shared;
+        let found = [silent, shared.unread.clone(), shared.untold.clone()];
+        let problems: Vec<String> = found.into_iter().flatten().collect();
+        shared.is_news |= problems != shared.problems;
+        shared.problems = problems;
+    }
+
+    /// Returns `true` once after the problems with what replicas share have changed.
+    pub(in crate::writer) fn has_other_problems(&mut self) -> bool {
+        std::mem::take(&mut self.shared.is_news)
+    }
+}
+
+fn log(changes: &[Transition]) {
+    for change in changes {
+        let (cluster, from, to) = (&change.cluster, change.from, change.to);
+        match to {
+            Phase::Stale | Phase::Lost => {
+                tracing::warn!(%cluster, %from, %to, "cluster out of contact");
+            }
+            _ => tracing::info!(%cluster, %from, %to, "state of cluster"),
+        }
+    }
+}
