@@ -22,8 +22,8 @@ jobs_netns() {
     echo "netns userspace 15 userspace"
     echo "netns service 10 service"
     echo "netns clusters 15 clusters"
-    echo "netns multicluster 160 multicluster:--skip,an_edge_serves_imports"
-    echo "netns edge 30 multicluster:an_edge_serves_imports"
+    echo "netns multicluster 240 multicluster:--skip,an_edge_serves_imports,--skip,delay_no_other,--skip,on_ipvs"
+    echo "netns edge 60 multicluster:--test-threads=1,an_edge_serves_imports,delay_no_other"
     echo "netns gateways 40 gateways:--skip,gateways_of_ipvs"
     [ -z "$ALL" ] || echo "netns package 500 @package"
     echo "netns rig 10 rig_smoke:--skip,a_virtual_server_made_by_hand_forwards,--skip,hairpin_needs_masquerade"
@@ -64,6 +64,7 @@ uml starts 50 starts prepare
 uml input 45 bad_input binding addresses
 uml agent 60 agent foreign once
 uml gateways 30 gateways:gateways_of_ipvs
+uml multicluster 180 multicluster:on_ipvs
 uml failover 80 failover
 uml drift 60 drift seen:--skip,ten_thousand
 uml kernel 20 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke

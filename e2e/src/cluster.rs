@@ -385,7 +385,7 @@ pub fn agent_is_ready(node: &Host, deadline: Duration) -> Result<()> {
 pub struct EchoPod {
     /// The pod.
     pub pod: crate::rig::Pod,
-    _servers: Vec<crate::rig::EchoServer>,
+    servers: Vec<crate::rig::EchoServer>,
 }
 
 impl EchoPod {
@@ -402,10 +402,12 @@ impl EchoPod {
         let pod = node.add_pod(name)?;
         let serve = |protocol: &Protocol| pod.serve(*protocol, Self::PORT);
         let servers = protocols.iter().map(serve).collect::<Result<_>>()?;
-        Ok(Self {
-            pod,
-            _servers: servers,
-        })
+        Ok(Self { pod, servers })
+    }
+
+    /// Ends its servers, as if their process had died: the pod refuses connections from now on.
+    pub fn die(&mut self) {
+        self.servers.clear();
     }
 
     /// An endpoint of an EndpointSlice for this pod.

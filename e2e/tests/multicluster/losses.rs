@@ -20,7 +20,7 @@ pub(crate) fn soon() -> Value {
 }
 
 /// Takes the objects of a cluster out of sight of its source, which notices, or brings them back.
-fn cut(world: &World, number: usize, cut: bool) {
+pub(crate) fn cut(world: &World, number: usize, cut: bool) {
     let (there, away) = (
         world.directory(number),
         world
@@ -42,13 +42,16 @@ fn cut(world: &World, number: usize, cut: bool) {
     .unwrap();
 }
 
-/// The generations of nftables on all nodes: every write makes another one.
-pub(crate) fn kernels(world: &World) -> Vec<u32> {
+/// The generation of nftables on a node: every write makes another one.
+pub(crate) fn generation(world: &World, node: usize) -> u32 {
     let read = || Nftables::open().unwrap().generation().unwrap();
-    let nodes = world.cluster.rig.nodes().iter();
-    nodes
-        .map(|node| node.namespace().run(read).unwrap())
-        .collect()
+    world.cluster.rig.node(node).namespace().run(read).unwrap()
+}
+
+/// The generations of nftables on all nodes.
+pub(crate) fn kernels(world: &World) -> Vec<u32> {
+    let nodes = 0..world.cluster.rig.nodes().len();
+    nodes.map(|node| generation(world, node)).collect()
 }
 
 fn revisions(world: &World) -> [u64; 3] {
@@ -71,6 +74,69 @@ fn short_cuts_change_nothing() {
     assert_eq!(revisions(&world), before);
     assert_eq!(kernels(&world), kernel);
     assert_eq!(world.state("eu-2"), ("Ready".to_owned(), 20));
+}
+
+/// The number of clusters whose sources were silent for so many seconds.
+fn silent(world: &World, seconds: f64) -> usize {
+    let dump = world.cluster.controller_debug("clusters").unwrap();
+    let all = dump["clusters"].as_array().unwrap().iter();
+    let silences = all.filter_map(|one| one["lastContactSeconds"].as_f64());
+    silences.filter(|silence| *silence >= seconds).count()
+}
+
+fn is_preserving(world: &World) -> bool {
+    let metrics = world.cluster.controller_metrics().unwrap();
+    let line = "portolan_controller_self_preservation 1";
+    metrics.lines().any(|found| found == line)
+}
+
+#[test]
+fn clusters_that_are_cut_off_all_at_once_but_one_change_nothing() {
+    if skip("clusters_that_are_cut_off_all_at_once_but_one_change_nothing") {
+        return;
+    }
+    let world = World::new([2, 2, 2], shares(), soon());
+    world.wait_for_shares([700, 200, 100]);
+    for name in CLUSTERS {
+        world.wait_for_state(name, "Ready");
+    }
+    assert!(!is_preserving(&world));
+    // Slowly: for so long, there are not more source ports.
+    let load = world.load(1_000_000, Duration::from_millis(20));
+    let (before, kernel) = (revisions(&world), kernels(&world));
+    for number in 1..CLUSTERS.len() {
+        cut(&world, number, true);
+    }
+    for name in &CLUSTERS[1..] {
+        world.wait_for_state(name, "Stale");
+    }
+    // One of them alone would be lost after 30 s of silence and 10 s more.
+    wait_for("the time of a loss", PATIENT, || {
+        (silent(&world, 60.0) == 2).then_some(())
+    })
+    .unwrap();
+    assert!(is_preserving(&world));
+    for name in &CLUSTERS[1..] {
+        assert_eq!(world.state(name), ("Stale".to_owned(), 20));
+    }
+    assert_eq!(revisions(&world), before);
+    assert_eq!(kernels(&world), kernel);
+
+    for number in 1..CLUSTERS.len() {
+        cut(&world, number, false);
+    }
+    for name in CLUSTERS {
+        world.wait_for_state(name, "Ready");
+    }
+    wait_for("the end of self-preservation", PATIENT, || {
+        (!is_preserving(&world)).then_some(())
+    })
+    .unwrap();
+    assert_eq!(revisions(&world), before);
+    assert_eq!(kernels(&world), kernel);
+    let report = load.stop();
+    assert_eq!(report.failures.len(), 0, "{:?}", report.failures);
+    assert!(report.requests > 1000, "{}", report.requests);
 }
 
 #[test]

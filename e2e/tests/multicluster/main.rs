@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Imports of other clusters: three clusters from files, one node each, behind one controller, with agents
-//! that program nftables on this machine's own kernel.
+//! that program nftables on this machine's own kernel, or IPVS in a guest.
 //!
 //! The nftables dataplane draws each connection at random by the weights, so that measured shares have a
-//! statistical error: of 4,000 connections at 70 % a standard deviation of 0.7 points. The weights themselves
-//! are exact, and are compared exactly.
+//! statistical error: of 4,000 connections at 70 % a standard deviation of 0.7 points. IPVS takes endpoints in
+//! turns, so that its shares are exact but for a part of the last turn. The weights themselves are exact with both,
+//! and are compared exactly.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod edges;
+mod failures;
+mod hashed;
+mod isolation;
 mod losses;
 mod nodes;
 mod served;

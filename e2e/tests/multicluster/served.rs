@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use portolan_e2e::cluster::{Cluster, PATIENT};
 use portolan_e2e::rig::Family;
 use portolan_e2e::wait::wait_for;
-use portolan_netlink::nftables::Nftables;
 use serde_json::{Value, json};
 
-use super::losses::kernels;
+use super::losses::{generation, kernels};
 use super::world::{PODS, World, shares, skip};
 
 /// The cluster that is looked at, `eu-2`.
@@ -34,19 +33,14 @@ fn wait_until_settled(world: &World) {
     .unwrap_or_else(|error| panic!("{error:#}: {}", world.edge_debug(EDGE, "nodes")));
 }
 
-fn generation(world: &World) -> u32 {
-    let read = || Nftables::open().unwrap().generation().unwrap();
-    world.cluster.rig.node(EDGE).namespace().run(read).unwrap()
-}
-
 /// The time from a change of the number of own ready endpoints until the kernel of the cluster's node has it.
 fn change(world: &World, ready: usize) -> Duration {
     wait_until_settled(world);
-    let before = generation(world);
+    let before = generation(world, EDGE);
     let started = Instant::now();
     world.web(EDGE, ready, &[]);
     wait_for("the kernel", PATIENT, || {
-        (generation(world) != before).then_some(())
+        (generation(world, EDGE) != before).then_some(())
     })
     .unwrap();
     started.elapsed()

@@ -2,22 +2,35 @@
 
 //! Shares of clusters in connections, measured.
 
+use portolan_e2e::ask::{address, answers, no_answer};
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::programs::program;
 use portolan_e2e::rig::{Family, Protocol};
 use portolan_e2e::wait::wait_for;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::world::{CLUSTERS, PODS, World, shares, skip};
+use super::world::{CLUSTERS, PODS, WEB, World, shares, skip, skip_on};
 
 #[test]
 fn connections_follow_the_weights_of_clusters() {
-    if skip("connections_follow_the_weights_of_clusters") {
+    follow_the_weights("nftables", "connections_follow_the_weights_of_clusters");
+}
+
+#[test]
+fn connections_follow_the_weights_of_clusters_on_ipvs() {
+    let name = "connections_follow_the_weights_of_clusters_on_ipvs";
+    follow_the_weights("ipvs", name);
+}
+
+fn follow_the_weights(dataplane: &'static str, test: &str) {
+    if skip_on(dataplane, test) {
         return;
     }
-    let world = World::new(PODS, shares(), json!({"rampUp": "1s"}));
+    let world = World::on(dataplane, PODS, shares(), json!({"rampUp": "1s"}));
     world.wait_for_shares([700, 200, 100]);
-    world.check_shares([70.0, 20.0, 10.0]);
+    for protocol in Protocol::ALL {
+        world.check_shares_by(protocol, [70.0, 20.0, 10.0]);
+    }
     // The other family and protocol, and another cluster's address.
     let vip = world.vip("us-1", Family::V6);
     let visitor = world.cluster.add_pod(2, "other").unwrap();
@@ -76,6 +89,50 @@ fn a_weak_cluster_gives_its_load_to_the_others() {
     world.web(0, 0, &[]);
     world.wait_for_shares([0, 667, 333]);
     world.check_shares([0.0, 200.0 / 3.0, 100.0 / 3.0]);
+}
+
+/// Takes the ServiceExport of a cluster with one pod away; its Service stays.
+fn withdraw(world: &World, number: usize) {
+    let text = world.text_of_web(number, 1, &[]);
+    let mut list: Value = serde_json::from_str(&text).unwrap();
+    let items = list["items"].as_array_mut().unwrap();
+    items.retain(|item| item["kind"] != "ServiceExport");
+    world.write(world.directory(number).join("web.json"), &list.to_string());
+}
+
+/// The requirements C1 and C3 of the table in `docs/conformance.md`.
+#[test]
+fn a_cluster_that_does_not_export_gets_no_connection() {
+    if skip("a_cluster_that_does_not_export_gets_no_connection") {
+        return;
+    }
+    let world = World::new([1, 1, 1], shares(), json!({}));
+    world.wait_for_shares([700, 200, 100]);
+    let vip = world.vip("eu-2", Family::V4);
+    let visitor = world.cluster.add_pod(1, "inside").unwrap();
+    for number in [1, 2] {
+        withdraw(&world, number);
+    }
+    world.wait_for_shares([1000, 0, 0]);
+    for protocol in Protocol::ALL {
+        for _ in 0..20 {
+            let answer = visitor.pod.request(protocol, vip, PATIENT).unwrap();
+            assert_eq!(answer.name, "eu-1-0", "{protocol:?}");
+        }
+        let own = address(WEB, Family::V4, 80);
+        answers(&visitor.pod, protocol, own, &["eu-2-0"]);
+    }
+    withdraw(&world, 0);
+    wait_for("the end of the import", PATIENT, || {
+        let import = world.import("eu-2");
+        let shown = &import["import"];
+        let is_gone = shown["exists"] == false && shown["pending"] == false;
+        (is_gone && import["programmed"] == 1).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error:#}: {}", world.import("eu-2")));
+    for protocol in Protocol::ALL {
+        no_answer(&visitor.pod, protocol, vip);
+    }
 }
 
 #[test]

@@ -4,15 +4,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
+use portolan_e2e::figure::figure;
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{service, slice_of};
 use portolan_e2e::programs::{Source, edge};
-use portolan_e2e::rig::{Family, Load, LoadConfig, Process, Protocol, Rig, RigConfig};
+use portolan_e2e::rig::{Connection, Family, Load, LoadConfig, Process, Protocol, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,13 +25,26 @@ pub(crate) const CLUSTERS: [&str; 3] = ["eu-1", "eu-2", "us-1"];
 pub(crate) const PODS: [usize; 3] = [3, 7, 11];
 /// Connections to measure shares with.
 pub(crate) const CONNECTIONS: u64 = 4_000;
-const WORKERS: u64 = 4;
+/// Threads that ask at once.
+pub(crate) const WORKERS: u64 = 4;
+/// Source ports of UDP flows, one for each of [`CONNECTIONS`]: a port that is used again is no new flow. Ports that
+/// hosts choose begin after them.
+const PORTS: Range<u16> = 20_000..24_000;
 /// Ports of edge controllers: of cluster number N twice N after this.
 const EDGE_PORTS: u16 = 9500;
 pub(crate) const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 
 pub(crate) fn skip(test: &str) -> bool {
-    !lane::provides(test, &[Need::Root, Need::Nftables])
+    skip_on("nftables", test)
+}
+
+/// The same for a test of agents that program a dataplane.
+pub(crate) fn skip_on(dataplane: &str, test: &str) -> bool {
+    let need = match dataplane {
+        "ipvs" => Need::Ipvs,
+        _ => Need::Nftables,
+    };
+    !lane::provides(test, &[Need::Root, need])
 }
 
 /// A TrafficPolicy of 70, 20 and 10 percent.
@@ -51,6 +66,8 @@ pub(crate) struct World {
     /// The edge controllers of the clusters that have one, by their number.
     edges: BTreeMap<usize, Process>,
     served_by: ServedBy,
+    /// The agents' `--dataplane`.
+    dataplane: &'static str,
 }
 
 /// The controller that clusters but the first get their tables from.
@@ -67,20 +84,36 @@ enum ServedBy {
 impl World {
     /// Clusters with these numbers of pods, a TrafficPolicy and rules of loss. All agents are ready.
     pub(crate) fn new(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
-        Self::start(pods, traffic, loss, ServedBy::Centre)
+        Self::on("nftables", pods, traffic, loss)
     }
 
     /// The same where all clusters but the first have edge controllers.
     pub(crate) fn with_edges(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
-        Self::start(pods, traffic, loss, ServedBy::CentreOfEdges)
+        Self::start("nftables", pods, traffic, loss, ServedBy::CentreOfEdges)
     }
 
     /// The same where the agents of these clusters have their tables from the edges.
     pub(crate) fn served_by_edges(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
-        Self::start(pods, traffic, loss, ServedBy::Edges)
+        Self::start("nftables", pods, traffic, loss, ServedBy::Edges)
     }
 
-    fn start(pods: [usize; 3], traffic: Value, loss: Value, served_by: ServedBy) -> Self {
+    /// As [`Self::new`], with agents that program another dataplane than nftables.
+    pub(crate) fn on(
+        dataplane: &'static str,
+        pods: [usize; 3],
+        traffic: Value,
+        loss: Value,
+    ) -> Self {
+        Self::start(dataplane, pods, traffic, loss, ServedBy::Centre)
+    }
+
+    fn start(
+        dataplane: &'static str,
+        pods: [usize; 3],
+        traffic: Value,
+        loss: Value,
+        served_by: ServedBy,
+    ) -> Self {
         let files = TempDir::new().unwrap();
         let rig = Rig::new(RigConfig {
             nodes: 3,
@@ -88,7 +121,7 @@ impl World {
         });
         let source = Source::Clusters(files.path().join("policy.yaml"));
         let cluster = Cluster::without_agents(rig.unwrap(), source).unwrap();
-        let cluster = cluster.programming("nftables");
+        let cluster = cluster.programming(dataplane);
         let visitor = cluster.add_pod(0, "visitor").unwrap();
         let mut node = 0;
         let pods = pods.map(|count| {
@@ -107,6 +140,7 @@ impl World {
             loss,
             edges: BTreeMap::new(),
             served_by,
+            dataplane,
         };
         for number in 0..CLUSTERS.len() {
             std::fs::create_dir(world.directory(number)).unwrap();
@@ -225,6 +259,12 @@ impl World {
 
     /// The Service `web` of a cluster, exported, with so many ready pods, and endpoints at further addresses.
     pub(crate) fn web(&self, number: usize, ready: usize, more: &[&str]) {
+        let text = self.text_of_web(number, ready, more);
+        self.write(self.directory(number).join("web.json"), &text);
+    }
+
+    /// The file of [`Self::web`].
+    pub(crate) fn text_of_web(&self, number: usize, ready: usize, more: &[&str]) -> String {
         let pods = self.pods[number].iter().enumerate();
         let endpoints = |family| {
             let own = pods.clone().map(|(index, pod)| {
@@ -242,8 +282,7 @@ impl World {
             json!({"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
             "metadata": {"name": "web", "namespace": "default"}}),
         );
-        let list = json!({"kind": "List", "items": items});
-        self.write(self.directory(number).join("web.json"), &list.to_string());
+        json!({"kind": "List", "items": items}).to_string()
     }
 
     /// Returns the controller's answer about the import in a cluster.
@@ -360,6 +399,22 @@ impl World {
         report.by_name.into_iter().collect()
     }
 
+    /// The same with UDP, each time from another port.
+    fn measured_by_udp(visitor: &EchoPod, vip: SocketAddr) -> BTreeMap<String, u64> {
+        let ask = || {
+            let mut by_name: BTreeMap<String, u64> = BTreeMap::new();
+            for port in PORTS {
+                let flow = Connection::open_from(port, Protocol::Udp, vip, Duration::from_secs(10));
+                let answer = flow.and_then(|mut flow| flow.ask());
+                let answer =
+                    answer.unwrap_or_else(|error| panic!("UDP from {port} to {vip}: {error}"));
+                *by_name.entry(answer.name).or_default() += 1;
+            }
+            by_name
+        };
+        visitor.pod.namespace().run(ask).unwrap()
+    }
+
     /// The share of each cluster in the connections that pods answered, in percent.
     fn percent(by_name: &BTreeMap<String, u64>) -> [f64; 3] {
         CLUSTERS.map(|name| {
@@ -370,9 +425,30 @@ impl World {
         })
     }
 
-    /// Measures shares, which must be the expected ones to within four standard deviations and a little.
+    /// Measures shares, which must be the expected ones: to within one point with IPVS, which takes endpoints in turns,
+    /// and to within four standard deviations and a little with nftables, which draws them.
     pub(crate) fn check_shares(&self, expected: [f64; 3]) {
-        Self::check(self.measured(), expected);
+        self.compare(self.measured(), expected);
+    }
+
+    /// The same with a protocol, printed.
+    pub(crate) fn check_shares_by(&self, protocol: Protocol, expected: [f64; 3]) {
+        let (vip, dataplane) = (self.vip("eu-1", Family::V4), self.dataplane);
+        let (by_name, protocol) = match protocol {
+            Protocol::Udp => (Self::measured_by_udp(&self.visitor, vip), "udp"),
+            _ => (Self::measured_from(&self.visitor, vip), "tcp"),
+        };
+        let found = Self::percent(&by_name);
+        for (name, share) in CLUSTERS.iter().zip(found) {
+            let name = name.replace('-', "_");
+            figure(
+                &format!("multicluster_share_{dataplane}_{protocol}_{name}"),
+                share,
+                "%",
+                None,
+            );
+        }
+        self.compare(found, expected);
     }
 
     /// The same from any pod, to the address of an import there. Returns the pods that answered.
@@ -384,6 +460,16 @@ impl World {
         let by_name = Self::measured_from(visitor, vip);
         Self::check(Self::percent(&by_name), expected);
         by_name.into_keys().collect()
+    }
+
+    fn compare(&self, found: [f64; 3], expected: [f64; 3]) {
+        if self.dataplane != "ipvs" {
+            return Self::check(found, expected);
+        }
+        for (found, expected) in found.into_iter().zip(expected) {
+            let is_close = (found - expected).abs() <= 1.0;
+            assert!(is_close, "{found} instead of {expected} % of connections");
+        }
     }
 
     fn check(found: [f64; 3], expected: [f64; 3]) {
