@@ -265,6 +265,15 @@ fn what_was_written_is_read_back() {
             if let Some(listed) = common::require("nft", &[], common::output("nft", "list ruleset"))
             {
                 assert!(listed.contains("vmap @services"), "{listed}");
+                let address = match family {
+                    Family::V4 => "ip daddr",
+                    Family::V6 => "ip6 daddr",
+                };
+                let slots = format!(
+                    "typeof {address} . meta l4proto . th dport . numgen random mod 2 : {address} . th dport"
+                );
+                assert!(listed.contains(&slots), "{listed}");
+                assert!(listed.contains(" . 0 . 8 : "), "{listed}");
             }
             nftables
                 .commit(family, TABLE, &[Request::DelTable], None)

@@ -13,6 +13,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 mod text;
+mod userdata;
 
 use std::sync::Arc;
 

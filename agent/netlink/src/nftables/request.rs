@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::objects::type_number;
-use super::{Base, Chain, Data, Field, Key, Rule, Set, Value, Verdict, be32};
+use super::{Base, Chain, Data, Field, Key, Rule, Set, Value, Verdict, be32, userdata};
 use crate::wire::Writer;
 
 /// `NFT_MSG_NEWTABLE`.
@@ -46,6 +46,9 @@ pub(super) const EVAL: u32 = 0x20;
 const CONCAT: u32 = 0x80;
 /// `NFT_DATA_VERDICT`, the type of data of verdict maps.
 pub(super) const VERDICT_TYPE: u32 = 0xffff_ff00;
+
+/// `NFTA_SET_USERDATA`.
+pub(super) const USERDATA: u16 = 13;
 
 /// Most bytes of elements in one message: an attribute has at most 64 KiB.
 const ELEMENTS_MAX: usize = 60_000;
@@ -191,6 +194,9 @@ fn write_set(writer: &mut Writer, table: &str, set: &Set) {
     }
     // The kernel wants a number for references within the batch; ours are by name.
     be32(writer, 10, 1);
+    if let Some(userdata) = userdata::of_set(set) {
+        writer.attribute(USERDATA, &userdata);
+    }
 }
 
 /// Size of a dynamic set, and lengths of the fields of ranges.

@@ -109,6 +109,20 @@ fn sets_come_back() {
 }
 
 #[test]
+fn a_map_without_what_nft_wants_to_know_is_the_same_map() {
+    let fields = [Field::Ipv4, Field::Number];
+    let set = Set::new("endpoints", &fields, Data::Fields(vec![Field::Ipv4]));
+    let written = only(Request::AddSet(set.clone()));
+    let mut told = Writer::default();
+    told.attribute(request::USERDATA, &userdata::of_set(&set).unwrap());
+    // It is the last attribute. Older agents wrote none.
+    let older = written.strip_suffix(told.as_bytes()).unwrap();
+    for payload in [&*written, older] {
+        assert_eq!(reply::read_set(payload, TABLE), Ok(Some(set.clone())));
+    }
+}
+
+#[test]
 fn chains_and_rules_come_back() {
     let base = Base {
         kind: ChainKind::Nat,
