@@ -29,7 +29,7 @@ use crate::{Hairpin, Refused, WayKey, Ways};
 const MOST: usize = 2_048;
 
 /// Sets and maps whose keys begin with a way.
-const OF_WAYS: [&str; 9] = [
+pub(crate) const OF_WAYS: [&str; 9] = [
     SERVICES,
     OUTSIDE,
     ENDPOINTS,
@@ -47,6 +47,15 @@ pub struct Touched {
     ways: BTreeSet<WayKey>,
     hairpins: BTreeSet<Hairpin>,
     remote: BTreeSet<WayKey>,
+}
+
+impl Touched {
+    /// The records that have the ways now.
+    #[must_use]
+    pub fn records(&self, ways: &Ways) -> BTreeSet<RecordKey> {
+        let there = self.ways.iter().filter_map(|key| ways.ways.get(key));
+        there.map(|way| way.record.key.clone()).collect()
+    }
 }
 
 impl Ways {

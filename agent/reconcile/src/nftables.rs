@@ -5,29 +5,26 @@
 mod clients;
 mod hand_over;
 mod observed;
+mod program;
 mod takeover;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_dataplane::{DataplaneError, Flow, Kernel, KubeProxyRules, NftablesKernel};
 use portolan_model::{Families, Family, NodeInfo, NodeTable};
-use portolan_netlink::nftables::{CommitError, Request, TableContent};
-use portolan_nftables::{
-    Lacking, Surplus, TABLE, Touched, Ways, advance, changes_udp, desire, everything, numbers,
-    plan, plan_touched, strands_clients, transactions, unmark,
-};
+use portolan_netlink::nftables::TableContent;
+use portolan_nftables::{Lacking, Surplus, TABLE, Touched, Ways, everything, numbers, plan};
 use portolan_plan::host::Host;
 use portolan_plan::{Config, NodeFacts};
 
+use crate::failed::FailedRecords;
 use crate::{Counts, FormerIpvs, HostOutcome, Outcome, Retirement, StaleFlows, refused_host};
 use clients::ClientsDue;
 use observed::Observed;
-
-/// Transactions that lost against others, before one is made whatever others do.
-const ATTEMPTS: usize = 3;
+use program::{describe, is_everything};
 
 /// Name of the table of checks, which is never made.
 const PROBE: &str = "portolan-probe";
@@ -59,8 +56,10 @@ pub struct NftablesReconciler {
     clients_due: ClientsDue,
     /// The node as the table of the last reconciliation describes it.
     node: NodeInfo,
-    /// Families that are as this table says; none if it may be older than the kernel's state.
+    /// Families that are as this table says, but for failed records; none if it may be older than the kernel's state.
     current: Families,
+    /// Records of which the kernel refused a part. They are left out, and tried again after pauses.
+    failed: FailedRecords,
 }
 
 impl NftablesReconciler {
@@ -82,6 +81,7 @@ impl NftablesReconciler {
             clients_due: due.iter().collect(),
             node: NodeInfo::default(),
             current: Families::NONE,
+            failed: FailedRecords::default(),
             former: None,
             kube_proxy: None,
         }
@@ -169,6 +169,26 @@ impl NftablesReconciler {
         self.forgotten = self.observed.take().or(self.forgotten.take());
         self.facts = None;
         self.followed = None;
+    }
+
+    /// Lets the next reconciliation try refused records that are due again. It reads the kernel, since a reading that
+    /// lacked something may have been the reason.
+    pub fn try_again(&mut self, now: Instant) {
+        self.failed.try_again(now);
+        if self.failed.due().next().is_some() {
+            self.forget();
+        }
+    }
+
+    /// Time of the next retry of a refused record. The pause of each record doubles with each failed attempt, from
+    /// `first` to `longest`.
+    pub fn next_attempt(
+        &mut self,
+        now: Instant,
+        first: Duration,
+        longest: Duration,
+    ) -> Option<Instant> {
+        self.failed.next(now, first, longest)
     }
 
     /// Forgets what was read unless the kernel proves that our tables are still so, which saves a complete reading. The
@@ -276,12 +296,20 @@ impl NftablesReconciler {
         };
         self.node.clone_from(&table.node);
         self.current = Families::NONE;
+        let mut failed = Vec::new();
         let families: Vec<_> = self.config.families.iter().copied().collect();
         for family in families {
             let programmed = self.family(family, table, surplus, touched.as_ref(), &mut outcome);
             match programmed? {
-                Ok(()) if surplus == Surplus::Delete => self.current.insert(family),
-                Ok(()) => {}
+                Ok(left_out) => {
+                    if is_everything(family, &self.ways, &left_out) {
+                        outcome.broken.insert(family);
+                    }
+                    if surplus == Surplus::Delete {
+                        self.current.insert(family);
+                    }
+                    failed.extend(left_out.into_iter().map(|(key, why)| (Some(key), why)));
+                }
                 Err(error) => {
                     outcome.errors.push((None, format!("{family}: {error}")));
                     outcome.broken.insert(family);
@@ -291,6 +319,10 @@ impl NftablesReconciler {
             }
         }
         self.forgotten = None;
+        let tried = touched.as_ref().map(|touched| touched.records(&self.ways));
+        self.failed.note(tried.as_ref(), failed, true, table);
+        outcome.errors.extend(self.failed.errors());
+        outcome.again |= !self.failed.is_empty();
         let is_complete = is_complete(surplus, outcome.broken, self.observed.is_some());
         self.followed = is_complete.then(|| Arc::clone(table));
         outcome.duration = start.elapsed();
@@ -313,118 +345,6 @@ impl NftablesReconciler {
             self.ways = Ways::new(table, facts);
         }
         touched
-    }
-
-    /// Programs one family. The outer error means that the kernel cannot be read.
-    fn family(
-        &mut self,
-        family: Family,
-        table: &NodeTable,
-        surplus: Surplus,
-        mut touched: Option<&Touched>,
-        outcome: &mut Outcome,
-    ) -> Result<Result<(), CommitError>, DataplaneError> {
-        for attempt in 0..=ATTEMPTS {
-            let mut observed = match self.observed.take() {
-                Some(observed) => observed,
-                None => {
-                    touched = None;
-                    self.read()?
-                }
-            };
-            let there = observed.tables.entry(family).or_default();
-            let began = Instant::now();
-            let change = touched.zip(there.as_ref()).and_then(|(touched, there)| {
-                plan_touched(family, &self.config, &self.ways, touched, there)
-            });
-            let requests =
-                change.unwrap_or_else(|| self.plan(family, table, there.as_ref(), surplus));
-            outcome.planned_in += began.elapsed();
-            if attempt == 0 {
-                outcome.repaired += self.repaired(family, table, surplus, &requests);
-            }
-            if requests.is_empty() {
-                self.observed = Some(observed);
-                return Ok(Ok(()));
-            }
-            // The last attempt relies on the content of our table alone.
-            observed.generation = observed.generation.filter(|_| attempt < ATTEMPTS);
-            match self.commit(family, requests, &mut observed, outcome)? {
-                Err(CommitError::Outdated) => {}
-                Err(error) => return Ok(Err(error)),
-                Ok(()) => {
-                    self.observed = Some(observed);
-                    return Ok(Ok(()));
-                }
-            }
-        }
-        Ok(Err(CommitError::Outdated))
-    }
-
-    /// Makes the transactions of a change, and follows what the kernel has of them in `observed`. The outer error
-    /// means that the kernel cannot be read.
-    fn commit(
-        &mut self,
-        family: Family,
-        requests: Vec<Request>,
-        observed: &mut Observed,
-        outcome: &mut Outcome,
-    ) -> Result<Result<(), CommitError>, DataplaneError> {
-        // The kernel counts without 0.
-        let next = |generation: u32| generation.checked_add(1).unwrap_or(1);
-        for requests in transactions(requests) {
-            let before = observed.generation;
-            // Before it is made: the kernel may make it and the answer be lost.
-            if changes_udp(family, &requests) {
-                self.flows_due.insert(family);
-            }
-            if strands_clients(&requests) {
-                self.clients_due.insert(family);
-            }
-            if let Err(error) = self.kernel.commit(family, TABLE, &requests, before) {
-                describe(family, &error, &requests);
-                return Ok(Err(error));
-            }
-            advance(observed.tables.entry(family).or_default(), &requests);
-            let now = self.kernel.generation()?;
-            observed.generation = before.map(next).filter(|next| *next == now);
-            self.is_doubtful |= observed.generation.is_none();
-            outcome.objects += requests.iter().map(Request::objects).sum::<usize>();
-        }
-        Ok(Ok(()))
-    }
-
-    fn plan(
-        &self,
-        family: Family,
-        table: &NodeTable,
-        there: Option<&TableContent>,
-        surplus: Surplus,
-    ) -> Vec<Request> {
-        let mut desired = desire(family, &self.ways, &self.config, &table.node, there);
-        let marks = self.former.as_ref().map_or(0, FormerIpvs::marks);
-        if marks != 0 {
-            unmark(&mut desired.content, marks);
-        }
-        plan(&desired.content, there, surplus)
-    }
-
-    /// Number of objects that requests repair after changes of others: all but those that our tables
-    /// lacked before.
-    fn repaired(
-        &self,
-        family: Family,
-        table: &NodeTable,
-        surplus: Surplus,
-        requests: &[Request],
-    ) -> usize {
-        let objects = |requests: &[Request]| requests.iter().map(Request::objects).sum::<usize>();
-        let forgotten = self.forgotten.as_ref().filter(|_| !requests.is_empty());
-        forgotten.map_or(0, |forgotten| {
-            let before = forgotten.tables.get(&family).and_then(Option::as_ref);
-            let lacked = self.plan(family, table, before, surplus);
-            objects(requests).saturating_sub(objects(&lacked))
-        })
     }
 
     /// Deletes UDP flows to endpoints that no longer serve from conntrack, if changes since the last call
@@ -458,16 +378,6 @@ impl NftablesReconciler {
 /// failed is as before, although the tables may have been read since, for the other family.
 fn is_complete(surplus: Surplus, broken: Families, is_observed: bool) -> bool {
     surplus == Surplus::Delete && broken.is_empty() && is_observed
-}
-
-/// Logs what the kernel refused.
-fn describe(family: Family, error: &CommitError, requests: &[Request]) {
-    if let CommitError::Refused(refused) = error {
-        for (index, errno) in refused.iter().take(8) {
-            let request = requests.get(*index);
-            tracing::debug!(%family, %errno, ?request, "the kernel refused a request");
-        }
-    }
 }
 
 /// Returns `true` if two contents are the same table. Rules that the kernel dumps have more

@@ -372,6 +372,19 @@ impl Engine for NftablesReconciler {
         self.forget_stale_flows(table)
     }
 
+    fn try_again(&mut self, now: Instant) {
+        self.try_again(now);
+    }
+
+    fn next_attempt(
+        &mut self,
+        now: Instant,
+        first: Duration,
+        longest: Duration,
+    ) -> Option<Instant> {
+        self.next_attempt(now, first, longest)
+    }
+
     fn counts(&mut self) -> Option<Counts> {
         Self::counts(self)
     }

@@ -8,6 +8,7 @@ mod affinity;
 mod marks;
 mod ranges;
 mod readings;
+mod refusals;
 mod removal;
 mod takeover;
 mod traces;

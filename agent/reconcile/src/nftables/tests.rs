@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+
+use portolan_model::{Frontend, FrontendAddress, FrontendKind, Protocol, Record, RecordKey};
 
 use super::*;
 
@@ -89,4 +91,39 @@ fn clients_are_looked_at_again_a_second_after_a_change() {
     due.looked(Family::V4, start + 2 * second);
     assert_eq!(due.again(one), None);
     assert_eq!(due.at(start + 9 * second, one), Families::NONE);
+}
+
+#[test]
+fn a_family_of_which_no_record_is_taken_is_broken() {
+    let key = |service: &str| RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: service.into(),
+        port: "".into(),
+        protocol: Protocol::Tcp,
+    };
+    let record = |service: &str, last: u8| {
+        let vip = FrontendAddress::Vip([10, 96, 0, last].into());
+        let frontends = vec![Frontend::new(FrontendKind::ClusterIp, vip, 80)];
+        let key = key(service);
+        let record = Record {
+            frontends,
+            ..Record::new(key.clone())
+        };
+        (key, Arc::new(record))
+    };
+    let table = NodeTable {
+        records: [record("a", 1), record("b", 2)].into_iter().collect(),
+        ..NodeTable::default()
+    };
+    let ways = Ways::new(&table, &NodeFacts::default());
+    let left_out = |services: &[&str]| -> BTreeMap<RecordKey, String> {
+        let keys = services.iter().map(|service| key(service));
+        keys.map(|key| (key, "refused".to_owned())).collect()
+    };
+    let is_broken = |services: &[&str]| is_everything(Family::V4, &ways, &left_out(services));
+    assert!(is_broken(&["a", "b"]));
+    assert!(!is_broken(&["a"]));
+    // An empty family has all that it should.
+    assert!(!is_everything(Family::V6, &ways, &left_out(&[])));
 }
