@@ -26,6 +26,8 @@ impl Errno {
     pub const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     /// A weight or a threshold is out of range.
     pub const ERANGE: Self = Self(libc::ERANGE);
+    /// nftables: a set has as many elements as its size.
+    pub const ENFILE: Self = Self(libc::ENFILE);
     /// nftables: another change came first.
     pub const ERESTART: Self = Self(libc::ERESTART);
     /// ipset: a set is referred to by a rule or by another set.
@@ -94,6 +96,7 @@ const NAMES: &[(i32, &str)] = &[
     (libc::EEXIST, "EEXIST"),
     (libc::ENODEV, "ENODEV"),
     (libc::EINVAL, "EINVAL"),
+    (libc::ENFILE, "ENFILE"),
     (libc::EMFILE, "EMFILE"),
     (libc::ENOSPC, "ENOSPC"),
     (libc::ERANGE, "ERANGE"),

@@ -66,7 +66,8 @@ fn sets(family: Family) -> Vec<(Set, Vec<(Key, Value)>)> {
     let mut allowed = Set::new("allowed", &ranged, Data::None);
     allowed.is_interval = true;
     let mut affinity = Set::new("affinity", &client, Data::Fields(to.clone()));
-    affinity.dynamic = Some(1000);
+    affinity.size = Some(1000);
+    affinity.is_dynamic = true;
     let goto = Value::Verdict(Verdict::Goto("pick".into()));
     let ways = vec![
         (zeros(&way, 1), goto),
@@ -350,5 +351,57 @@ fn many_elements_are_one_transaction() {
             read == elements
         };
         assert!((0..100).any(|_| is_read()), "no dump has all elements");
+    });
+}
+
+/// Returns `true` if the kernel is older.
+fn is_before(major: u32, minor: u32) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|number| number.parse::<u32>());
+    let mut next = || numbers.next().unwrap().unwrap();
+    (next(), next()) < (major, minor)
+}
+
+// The agent gives sizes from Linux 6.12 on.
+#[test]
+fn a_set_takes_as_many_elements_as_its_size_says_and_can_be_resized() {
+    let name = "a_set_takes_as_many_elements_as_its_size_says_and_can_be_resized";
+    with_nftables(name, |mut nftables| {
+        let family = Family::V4;
+        let sized = |size| Set {
+            size: Some(size),
+            ..Set::new("numbers", &[Field::Ipv4, Field::Port], Data::None)
+        };
+        let of_set = |nftables: &mut Nftables| {
+            let content = nftables.content(family, TABLE).unwrap().unwrap();
+            let (set, elements) = &content.sets["numbers"];
+            (set.clone(), elements.len())
+        };
+        let element = |n| (zeros(&[Field::Ipv4, Field::Port], n), Value::Present);
+        let add =
+            |from, to| Request::AddElements("numbers".into(), (from..to).map(element).collect());
+        let requests = [Request::AddTable, Request::AddSet(sized(9)), add(0, 9)];
+        nftables.commit(family, TABLE, &requests, None).unwrap();
+        assert_eq!(of_set(&mut nftables), (sized(9), 9));
+
+        let full = Err(CommitError::Refused(vec![(0, Errno::ENFILE)]));
+        assert_eq!(nftables.commit(family, TABLE, &[add(9, 10)], None), full);
+        // One that goes makes room within the transaction.
+        let less = Request::DelElements("numbers".into(), vec![element(0)]);
+        let requests = [less, add(9, 10)];
+        nftables.commit(family, TABLE, &requests, None).unwrap();
+        assert_eq!(of_set(&mut nftables), (sized(9), 9));
+
+        let resize = [Request::ResizeSet(sized(100))];
+        nftables.commit(family, TABLE, &resize, None).unwrap();
+        let (resized, _) = of_set(&mut nftables);
+        if is_before(6, 12) && resized == sized(9) {
+            return;
+        }
+        assert_eq!(resized, sized(100));
+        nftables
+            .commit(family, TABLE, &[add(10, 60)], None)
+            .unwrap();
+        assert_eq!(of_set(&mut nftables), (sized(100), 59));
     });
 }

@@ -32,6 +32,11 @@ fn change(content: &mut TableContent, request: &Request) {
             let new = || (set.clone(), Elements::new());
             sets.entry(name).or_insert_with(new);
         }
+        Request::ResizeSet(set) => {
+            if let Some((there, _)) = sets.get_mut(&set.name) {
+                there.size = set.size;
+            }
+        }
         Request::DelSet(name) => drop(sets.remove(name)),
         Request::AddChain(chain) => {
             let name = Arc::clone(&chain.name);

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::{Destination, Family, FrontendKind, NodeInfo};
-use portolan_netlink::nftables::{Elements, Key, TableContent, Value, Verdict};
+use portolan_netlink::nftables::{Elements, Key, Set, TableContent, Value, Verdict};
 use portolan_plan::Config;
 
 use crate::layout::{
@@ -16,6 +16,7 @@ use crate::layout::{
     read_destination, remote_set, sets, slot_key, source_key, sticky_sets, way_key,
 };
 use crate::needs::{Needs, list_chain, remember_chain};
+use crate::room;
 use crate::rules::{AWAY, REFUSAL, SEGMENTS, chains};
 use crate::slots::{assign, class};
 use crate::{List, Masquerade, Way, WayKey, Ways};
@@ -27,8 +28,8 @@ pub struct Desired {
     pub content: TableContent,
 }
 
-/// Computes the desired table of a family. It depends on the observed one in two ways: slots that
-/// destinations have are kept, and so are chains of lists longer than any now.
+/// Computes the desired table of a family. It depends on the observed one: slots that destinations have are
+/// kept, and so are chains of lists longer than any now, and sizes of sets.
 #[must_use]
 pub fn desire(
     family: Family,
@@ -70,8 +71,9 @@ pub fn desire(
     if needs.clamps {
         all.push(remote_set(family));
     }
-    for set in all {
+    for mut set in all {
         let elements = elements.remove(&*set.name).unwrap_or_default();
+        set.size = room::size(&set, &elements, config, observed);
         content.sets.insert(Arc::clone(&set.name), (set, elements));
     }
     Desired { content }
@@ -86,10 +88,12 @@ pub fn everything(family: Family, config: &Config, node: &NodeInfo) -> TableCont
     }
     let all = sets(family).into_iter().chain(sticky_sets(family));
     let all = all.chain([remote_set(family)]);
+    let sized = |mut set: Set| {
+        set.size = room::size(&set, &Elements::new(), config, None);
+        (Arc::clone(&set.name), (set, Elements::new()))
+    };
     TableContent {
-        sets: all
-            .map(|set| (Arc::clone(&set.name), (set, Elements::new())))
-            .collect(),
+        sets: all.map(sized).collect(),
         chains: chains(family, config, node, &needs),
         ..TableContent::default()
     }

@@ -23,6 +23,7 @@ use crate::layout::{
 };
 use crate::needs::has_many_timeouts;
 use crate::plan::change_elements;
+use crate::room;
 use crate::{Hairpin, Refused, WayKey, Ways};
 
 /// With more changed records everything is computed, which is cheaper for each record.
@@ -135,7 +136,8 @@ impl Ways {
 }
 
 /// The requests that change what a family's table has of some ways, from what is there to what they are now. `None` if
-/// that needs a chain or a map that is not there, or chains are to be deleted: the whole table must be compared then.
+/// that needs a chain or a map that is not there, or a set with more room, or chains are to be deleted: the whole table must
+/// be compared then.
 #[must_use]
 pub fn plan_touched(
     family: Family,
@@ -190,9 +192,12 @@ pub fn plan_touched(
     let none = Elements::new();
     let mut requests = Vec::new();
     for name in names {
-        let (set, _) = observed.sets.get_key_value(name)?;
-        let [there, wanted] = [&there, &wanted].map(|of| of.get(name).unwrap_or(&none));
-        change_elements(set, there, wanted, &mut requests);
+        let (name, (set, all)) = observed.sets.get_key_value(name)?;
+        let [there, wanted] = [&there, &wanted].map(|of| of.get(&**name).unwrap_or(&none));
+        if !room::fits(set.size, all.len() - there.len() + wanted.len()) {
+            return None;
+        }
+        change_elements(name, there, wanted, &mut requests);
     }
     Some(requests)
 }

@@ -72,7 +72,8 @@ pub(crate) fn sticky_sets(family: Family) -> [Set; 2] {
     let way = [address, Field::Protocol, Field::Port];
     let client = [address, address, Field::Protocol, Field::Port];
     let mut affinity = Set::new(AFFINITY, &client, Data::Fields(vec![address, Field::Port]));
-    affinity.dynamic = Some(CLIENTS_MAX);
+    affinity.size = Some(CLIENTS_MAX);
+    affinity.is_dynamic = true;
     [Set::new(STICKY, &way, Data::Verdict), affinity]
 }
 

@@ -21,6 +21,7 @@ mod needs;
 mod order;
 mod plan;
 mod refusals;
+mod room;
 mod rules;
 mod size;
 mod slots;

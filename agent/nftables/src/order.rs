@@ -6,6 +6,8 @@
 //! kernel shows the elements of a set with intervals, such as `allowed`, at the end of a transaction; all else is
 //! in force before (`nf_tables_commit` calls `nft_set_commit_update` last: `net/netfilter/nf_tables_api.c`). The rule
 //! would drop the connections of permitted sources in between.
+//!
+//! The new size of a set counts from the end of a transaction on. So sets are resized before they get more elements.
 
 use std::sync::Arc;
 
@@ -23,14 +25,16 @@ pub fn transactions(requests: Vec<Request>) -> Vec<Vec<Request>> {
         Request::AddElements(set, _) | Request::DelElements(set, _) => **set == *RANGED,
         _ => false,
     };
-    if requests.contains(&Request::DelTable) || !requests.iter().any(is_of_ranged) {
+    let is_resize = |request: &Request| matches!(request, Request::ResizeSet(_));
+    let is_early = |request: &Request| is_of_ranged(request) || is_resize(request);
+    if requests.contains(&Request::DelTable) || !requests.iter().any(is_early) {
         return vec![requests];
     }
     let opened = opened(&requests);
     let (mut before, mut change, mut after) = (Vec::new(), Vec::new(), Vec::new());
     for request in requests {
         match request {
-            Request::AddTable => before.push(request),
+            Request::AddTable | Request::ResizeSet(_) => before.push(request),
             Request::AddSet(ref set) if *set.name == *ALLOWED => before.push(request),
             Request::AddElements(ref set, _) if **set == *ALLOWED => before.push(request),
             Request::DelElements(set, sources) if *set == *ALLOWED => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use portolan_netlink::nftables::{Chain, Elements, Key, Request, Rule, Set, TableContent, Value};
 
 use crate::layout::{CLUSTER_IPS, HAIRPIN, REMOTE, SERVICES};
+use crate::room;
 
 /// Treatment of elements in the kernel that are not desired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +54,7 @@ pub fn plan(
 fn has_other_types(desired: &TableContent, observed: &TableContent) -> bool {
     let differs = |(name, (set, _)): (&Arc<str>, &(Set, Elements))| {
         let theirs = observed.sets.get(name);
-        theirs.is_some_and(|(theirs, _)| theirs != set)
+        theirs.is_some_and(|(theirs, _)| !room::is_alike(set, theirs))
     };
     desired.sets.iter().any(differs)
 }
@@ -124,20 +125,21 @@ impl Plan {
             Surplus::Keep => of(observed, SERVICES),
         };
         for (name, (set, wanted)) in &desired.sets {
-            if set.dynamic.is_some() {
+            if set.is_dynamic {
                 continue;
             }
-            let there = observed.sets.get(name).map_or(&none, |(_, there)| there);
+            let theirs = observed.sets.get(name);
+            let there = theirs.map_or(&none, |(_, there)| there);
             let is_shared = [CLUSTER_IPS, HAIRPIN, REMOTE].contains(&&**name);
-            match surplus {
-                Surplus::Delete => change_elements(name, there, wanted, &mut self.requests),
-                Surplus::Keep => {
-                    let is_new = |key: &Key| is_shared || !is_of_way(key, &held);
-                    let (_, mut added) = difference(there, wanted);
-                    added.retain(|(key, _)| is_new(key));
-                    push_elements(name, Vec::new(), added, &mut self.requests);
-                }
+            let (mut deleted, mut added) = difference(there, wanted);
+            if surplus == Surplus::Keep {
+                deleted.clear();
+                added.retain(|(key, _)| is_shared || !is_of_way(key, &held));
             }
+            let after = there.len() + added.len() - deleted.len();
+            let resized = theirs.and_then(|(theirs, _)| room::resized(set, theirs, after));
+            self.requests.extend(resized.map(Request::ResizeSet));
+            push_elements(name, deleted, added, &mut self.requests);
         }
     }
 

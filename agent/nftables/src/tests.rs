@@ -26,7 +26,7 @@ pub(crate) fn key(service: &str) -> RecordKey {
     }
 }
 
-fn vip(text: &str, kind: FrontendKind, lists: Lists) -> Frontend {
+pub(crate) fn vip(text: &str, kind: FrontendKind, lists: Lists) -> Frontend {
     let address = FrontendAddress::Vip(text.parse().unwrap());
     Frontend {
         lists,
@@ -34,12 +34,15 @@ fn vip(text: &str, kind: FrontendKind, lists: Lists) -> Frontend {
     }
 }
 
-fn destinations(count: u8) -> Vec<Destination> {
-    let destination = |n| Destination::new(SocketAddr::from(([10, 244, 0, n], 8080)));
+fn destinations(count: u16) -> Vec<Destination> {
+    let destination = |n: u16| {
+        let [high, low] = n.to_be_bytes();
+        Destination::new(SocketAddr::from(([10, 244, high, low], 8080)))
+    };
     (1..=count).map(destination).collect()
 }
 
-fn record(service: &str, frontends: Vec<Frontend>, endpoints: u8) -> Record {
+pub(crate) fn record(service: &str, frontends: Vec<Frontend>, endpoints: u16) -> Record {
     let available = match endpoints {
         0 => Families::NONE,
         _ => [Family::V4].into_iter().collect(),
@@ -75,7 +78,7 @@ pub(crate) fn way(address: &str) -> WayKey {
     }
 }
 
-fn desired(table: &NodeTable, observed: Option<&TableContent>) -> TableContent {
+pub(crate) fn desired(table: &NodeTable, observed: Option<&TableContent>) -> TableContent {
     let ways = Ways::new(table, &NodeFacts::default());
     desire(Family::V4, &ways, &config(), &table.node, observed).content
 }

@@ -39,6 +39,8 @@ pub struct Config {
     pub rules_mode: RulesMode,
     /// Clamping of TCP segments from real servers of imports to the size of the path (`--clamp-remote-mss`).
     pub clamp_remote_mss: bool,
+    /// Sizes of nftables' sets, which the kernel must be able to change later.
+    pub sizes_sets: bool,
 }
 
 impl Default for Config {
@@ -57,6 +59,7 @@ impl Default for Config {
             binds_balancers: true,
             rules_mode: RulesMode::Always,
             clamp_remote_mss: true,
+            sizes_sets: false,
         }
     }
 }

@@ -64,7 +64,8 @@ pub struct NftablesReconciler {
 
 impl NftablesReconciler {
     /// Creates a reconciler that has not read the kernel.
-    pub fn new(kernel: NftablesKernel, config: Config) -> Self {
+    pub fn new(kernel: NftablesKernel, mut config: Config) -> Self {
+        config.sizes_sets = NftablesKernel::resizes_sets();
         // An agent that was killed may have left some.
         let due: Families = config.families.iter().copied().collect();
         Self {

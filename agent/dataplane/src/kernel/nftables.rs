@@ -12,7 +12,7 @@ use portolan_netlink::nftables::{
 use portolan_plan::NodeFacts;
 
 use super::blocking::blocking;
-use super::machine::missing_admin;
+use super::machine::{kernel_version, missing_admin};
 use super::removal::delete_tables;
 use super::routes::Routes;
 use super::settings::{self, settings};
@@ -66,6 +66,12 @@ impl NftablesKernel {
             routes: Routes::open()?,
             conntrack: None,
         })
+    }
+
+    /// Returns `true` if the kernel can change the size of a set. Linux 6.12 is the first that was tried.
+    #[must_use]
+    pub fn resizes_sets() -> bool {
+        kernel_version().is_some_and(|version| version >= (6, 12))
     }
 
     /// Writes kernel settings.

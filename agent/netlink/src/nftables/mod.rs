@@ -170,9 +170,9 @@ impl Nftables {
             ..TableContent::default()
         };
         for set in sets {
-            let elements = match set.dynamic {
-                Some(_) => Elements::new(),
-                None => self
+            let elements = match set.is_dynamic {
+                true => Elements::new(),
+                false => self
                     .elements(family, table, &set.name)?
                     .into_iter()
                     .collect(),
@@ -212,8 +212,8 @@ impl Nftables {
 
     /// The elements of a set, those of a dynamic one included.
     ///
-    /// While the kernel enlarges the hash table of a set, which goes on for a moment after many elements
-    /// were added, some elements may be missing, and others be there twice (`nft_rhash_walk`).
+    /// While the kernel enlarges the hash table of a set without a size, which goes on for a moment after many
+    /// elements were added, some elements may be missing, and others be there twice (`nft_rhash_walk`).
     ///
     /// # Errors
     /// If there is no such set, the kernel refuses, or the socket fails.

@@ -126,7 +126,8 @@ pub(super) fn read_set(payload: &[u8], table: &str) -> OfTable<Set> {
         key: fields(number(4)?.unwrap_or(0)),
         data,
         is_interval: flags & INTERVAL != 0,
-        dynamic: (flags & EVAL != 0).then_some(size.unwrap_or(0)),
+        size,
+        is_dynamic: flags & EVAL != 0,
     }))
 }
 

@@ -62,6 +62,9 @@ pub enum Request {
     DelTable,
     /// Creates a set, if it is not there. One of the same name and another type is an error.
     AddSet(Set),
+    /// Gives a set this size. Elements of the same transaction still need room in the old one. Kernels before Linux 6.12
+    /// may ignore it.
+    ResizeSet(Set),
     /// Deletes a set, to which nothing refers.
     DelSet(Arc<str>),
     /// Creates a chain, if it is not there.
@@ -107,7 +110,9 @@ impl Request {
                 be32(writer, 2, 0);
             }),
             Self::DelTable => push(DEL_TABLE, 0, &|writer| writer.string(1, table)),
-            Self::AddSet(set) => push(NEW_SET, CREATE, &|writer| write_set(writer, table, set)),
+            Self::AddSet(set) | Self::ResizeSet(set) => {
+                push(NEW_SET, CREATE, &|writer| write_set(writer, table, set))
+            }
             Self::DelSet(name) => push(DEL_SET, 0, &named(2, name)),
             Self::AddChain(chain) => push(NEW_CHAIN, CREATE, &|writer| {
                 write_chain(writer, table, chain);
@@ -185,11 +190,11 @@ fn write_set(writer: &mut Writer, table: &str, set: &Set) {
     if set.is_interval {
         flags |= INTERVAL | if set.key.len() > 1 { CONCAT } else { 0 };
     }
-    if set.dynamic.is_some() {
+    if set.is_dynamic {
         flags |= EVAL | TIMEOUT;
     }
     be32(writer, 3, flags);
-    if set.dynamic.is_some() || set.is_interval {
+    if set.size.is_some() || set.is_interval {
         writer.nest(9, |desc| write_description(desc, set));
     }
     // The kernel wants a number for references within the batch; ours are by name.
@@ -199,9 +204,9 @@ fn write_set(writer: &mut Writer, table: &str, set: &Set) {
     }
 }
 
-/// Size of a dynamic set, and lengths of the fields of ranges.
+/// Size of a set, and lengths of the fields of ranges.
 fn write_description(writer: &mut Writer, set: &Set) {
-    if let Some(size) = set.dynamic {
+    if let Some(size) = set.size {
         be32(writer, 1, size);
     }
     if set.is_interval && set.key.len() > 1 {

@@ -90,7 +90,8 @@ fn sets_come_back() {
     let mut ranges = Set::new("allowed", &[Ipv6, Protocol, Port, Ipv6], Data::None);
     ranges.is_interval = true;
     let mut affinity = Set::new("affinity", &way, Data::Fields(vec![Ipv4, Port]));
-    affinity.dynamic = Some(1000);
+    affinity.size = Some(1000);
+    affinity.is_dynamic = true;
     for set in [
         Set::new("cluster-ips", &[Ipv4], Data::None),
         Set::new("services", &way, Data::Verdict),

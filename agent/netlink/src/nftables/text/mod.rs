@@ -104,8 +104,11 @@ fn write_set(text: &mut String, family: Family, set: &Set, elements: &Elements) 
     };
     // Writing to a string never fails.
     let _ = writeln!(text, "\t{kind} {name} {{\n\t\t{keyword} {key}{data}");
-    if let Some(size) = set.dynamic {
-        let _ = writeln!(text, "\t\tsize {size}\n\t\tflags dynamic,timeout");
+    if let Some(size) = set.size {
+        let _ = writeln!(text, "\t\tsize {size}");
+    }
+    if set.is_dynamic {
+        text.push_str("\t\tflags dynamic,timeout\n");
     }
     if set.is_interval {
         text.push_str("\t\tflags interval\n");
