@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use portolan_e2e::rig::{Host, Rig, RigConfig};
 use portolan_e2e::wait::{wait_for, wait_with_pauses};
+use portolan_netlink::ipvs::Ipvs;
 
 use crate::busy::Spinners;
 use crate::director::{Director, Program};
@@ -45,6 +46,21 @@ pub(crate) fn start(program: Program, load: Load) -> Result<Duration> {
     let begun = Instant::now();
     director.start()?;
     director.programmed(load, begun)
+}
+
+/// The time that `ipvsadm -R` takes for the same servers: it does nothing else.
+pub(crate) fn restored(load: Load) -> Result<Duration> {
+    let rig = machine()?;
+    let text = load.ipvsadm();
+    let begun = Instant::now();
+    let namespace = rig.node(0).namespace();
+    namespace.exec_with_input(&["ipvsadm", "-R"], &text)?;
+    let took = begun.elapsed();
+    let state = namespace.run(|| -> Result<_> { Ok(Ipvs::open()?.dump()?) })??;
+    let servers = state.virtual_servers.values();
+    let count: usize = servers.map(|server| server.real_servers.len()).sum();
+    ensure!(u32::try_from(count)? == load.total(), "{count} are there");
+    Ok(took)
 }
 
 /// Figures of a program with checks.

@@ -87,22 +87,25 @@ fn main() -> Result<()> {
 
 /// Starts without checks, in turn. The first turn, in which the guest loads modules and programs, does not count.
 fn starts() -> Result<()> {
-    let [mut theirs, mut ours] = [Vec::new(), Vec::new()];
+    let mut turns = [const { Vec::new() }; 3];
     for turn in 0..=STARTS {
         let times = [
             checked::start(Program::Keepalived, PLAIN)?,
             checked::start(Program::Portolan, PLAIN)?,
+            checked::restored(PLAIN)?,
         ];
         if turn > 0 {
-            theirs.push(times[0]);
-            ours.push(times[1]);
+            for (all, time) in turns.iter_mut().zip(times) {
+                all.push(time);
+            }
         }
     }
-    let [theirs, ours] = [theirs, ours].map(|mut times| {
+    let [theirs, ours, bare] = turns.map(|mut times| {
         times.sort();
         times.get(times.len() / 2).copied()
     });
     let (theirs, ours) = theirs.zip(ours).context("no start")?;
+    milliseconds("ipvsadm_start", bare.context("no start")?);
     milliseconds("keepalived_start", theirs);
     milliseconds("director_start", ours);
     ratio("director_start_ratio", theirs, ours, Some(5.0));

@@ -73,6 +73,20 @@ impl Load {
         }
         text
     }
+
+    /// The same servers as `ipvsadm -R` reads them.
+    pub(crate) fn ipvsadm(self) -> String {
+        let mut text = String::new();
+        for service in 0..self.services {
+            let virtual_server = format!("{}:{PORT}", vip(service));
+            let _ = writeln!(text, "-A -t {virtual_server} -s wrr");
+            for number in 0..self.backends {
+                let real = self.real_server(service, number);
+                let _ = writeln!(text, "-a -t {virtual_server} -r {real} -m -w 1");
+            }
+        }
+        text
+    }
 }
 
 /// The check of each backend.
