@@ -31,6 +31,7 @@ use crate::args::{ForgetArgs, RunArgs, Source};
 use crate::choice::{self, Choice, Opened};
 use crate::director::{self, DirectorCollector, HostDirector, HostLink, announce};
 use crate::dns::{self, Origin};
+use crate::forwarding;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
@@ -208,6 +209,7 @@ async fn start<E: Engine + 'static>(
     };
     let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
     register_use(args, &status, registry);
+    forwarding::start(choice.dataplane, args.check_period(), registry, vital);
     let source = open_source(args, registry, vital)?;
     follow(args, place.node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;

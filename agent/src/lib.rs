@@ -19,6 +19,7 @@ pub mod dns;
 pub mod docs;
 pub mod export;
 pub mod families;
+mod forwarding;
 pub mod health;
 pub mod health_check;
 pub mod healthz;

@@ -4,18 +4,21 @@
 //! privileges.
 //!
 //! With `--check` nothing is loaded and no setting is written. The probes of a start are made in either
-//! case: they create and delete virtual servers, sets and chains of their own.
+//! case: they create and delete virtual servers, sets and chains of their own. Chains of other programs that drop
+//! forwarded packets of Services are warned of, and never changed.
 
 use portolan_dataplane::{
     Consequence, Kernel, KernelConfig, Modprobe, Modules, NftablesKernel, Setting, WrongSetting,
     load_modules, nftables, settings, settings_without_ipvs,
 };
 use portolan_model::Family;
+use portolan_nftables::Translation;
 use portolan_plan::Config;
 
 use crate::app::{DEFAULT_SCHEDULER, must_take_over_first, settle_rules};
 use crate::args::{DataplaneKind, PrepareArgs, RunArgs};
 use crate::families;
+use crate::forwarding;
 
 /// Table of a kube-proxy in nftables mode.
 const KUBE_PROXY_TABLE: &str = "kube-proxy";
@@ -85,7 +88,15 @@ async fn for_ipvs(check: bool, run: &RunArgs) -> anyhow::Result<Vec<Finding>> {
         }
         Err(error) => findings.push(Finding::Unfit(format!("{error:#}"))),
     }
+    tell_closed_chains(Translation::Ipvs);
     Ok(findings)
+}
+
+/// Warns of chains of others that drop packets of Services. They are no findings: other rules may accept these packets.
+fn tell_closed_chains(translation: Translation) {
+    if let Err(error) = forwarding::tell_now(translation) {
+        tracing::info!(%error, "chains of others that drop forwarded packets cannot be read");
+    }
 }
 
 /// As [`for_ipvs`], with nftables, whose modules the kernel loads for a check of its rules. The takeover from a
@@ -102,7 +113,10 @@ async fn for_nftables(check: bool, run: &RunArgs) -> anyhow::Result<Vec<Finding>
         .and_then(|mut kernel| families::settle_nftables(&mut kernel, run.families, &plan));
     let treat = if check { compared } else { written };
     match probed {
-        Ok(_) => findings.extend(all.iter().filter_map(treat)),
+        Ok(_) => {
+            findings.extend(all.iter().filter_map(treat));
+            tell_closed_chains(Translation::Nftables);
+        }
         Err(error) => findings.push(Finding::Unfit(format!("{error:#}"))),
     }
     Ok(findings)

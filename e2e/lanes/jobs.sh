@@ -16,7 +16,9 @@ jobs_pure() {
 
 jobs_netns() {
     echo "netns netlink 10 ipset_kernel conntrack_kernel route_kernel pair_kernel nftables_kernel"
-    echo "netns nftables 15 nftables"
+    echo "netns nftables 15 nftables:--skip,neighbours"
+    # Real firewalls take a processor while they start.
+    echo "netns neighbours 60 nftables:neighbours"
     echo "netns export 110 export"
     echo "netns takeover 35 takeover:nftables_take,--test-threads=1"
     echo "netns userspace 15 userspace"

@@ -235,8 +235,14 @@ fn node_is_prepared_for_nftables() {
     let (status, log) = machine.prepare("prepare", &[nftables]);
     assert!(status.success(), "{log}");
     assert_eq!(machine.get(forwarding), "1");
+    assert!(!log.contains("ip walls forward"), "{log}");
+    let walls = "add table ip walls; add chain ip walls forward { type filter hook forward priority 0; policy drop; }";
+    machine.node().exec(&["nft", walls]).unwrap();
     let (status, log) = machine.prepare("again", &["--check", nftables]);
+    // Other rules of that chain may let Services through.
     assert!(status.success(), "{log}");
+    assert!(log.contains("ip walls forward"), "{log}");
+    assert!(log.contains("ct status dnat accept"), "{log}");
     let mut agent = machine.contained_with("prepared", CAPABILITIES, &[nftables]);
     agent_is_ready(machine.node(), PATIENT).unwrap();
     let tables = machine.node().exec(&["nft", "list", "tables"]).unwrap();

@@ -27,6 +27,7 @@ use crate::args::{Cli, Source};
 use crate::backends::metrics::tests::sample;
 use crate::choice::{Choice, Reason};
 use crate::director::metrics::tests::sample as director;
+use crate::forwarding::ClosedChains;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
@@ -66,6 +67,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
         reason: Reason::Flag,
     };
     choice.register(ours);
+    ClosedChains::register(ours);
     ours.register_collector(Box::new(ServiceCollector::sample()));
     ours.register_collector(Box::new(RealServerCollector::sample()));
     let families = Family::ALL.into();

@@ -6,6 +6,7 @@
 
 mod affinity;
 mod marks;
+mod neighbours;
 mod ranges;
 mod readings;
 mod refusals;

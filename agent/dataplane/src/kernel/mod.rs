@@ -8,6 +8,7 @@
 mod binding;
 mod blocking;
 mod dumps;
+mod forward;
 pub(crate) mod glance;
 mod host;
 mod ipset;
@@ -48,6 +49,7 @@ use crate::runs::{self, ApplyRun, Class, StepFailure};
 use crate::{Dataplane, DataplaneError, Doubt, Errno, Flow, NodePortAddresses, StepError};
 
 pub use binding::DEVICE as VIP_DEVICE;
+pub use forward::ForwardHook;
 pub use ipset::{REPLACEMENT as REPLACEMENT_SET, has_set};
 pub use iptables::IptablesMode;
 pub use kube_proxy::KubeProxyRules;

@@ -116,6 +116,10 @@ pub enum Direction {
 }
 
 impl Ct {
+    /// The bit of [`Ct::State`] of packets of connections that have been answered.
+    pub const STATE_ESTABLISHED: u32 = 2;
+    /// The bit of [`Ct::State`] of the first packets of connections that another one has announced, and of errors.
+    pub const STATE_RELATED: u32 = 4;
     /// The bit of [`Ct::State`] of a connection's packets until one is answered.
     pub const STATE_NEW: u32 = 8;
     /// The bit of [`Ct::Status`] of connections whose first packet has passed the last hook (`IPS_CONFIRMED`).

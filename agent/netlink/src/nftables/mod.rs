@@ -7,6 +7,7 @@
 
 mod changes;
 mod expression;
+mod forward;
 mod objects;
 mod reply;
 mod request;
@@ -25,6 +26,7 @@ use crate::wire::{Malformed, Writer};
 
 pub use changes::Changes;
 pub use expression::{Ct, Direction, Expression, Header, Lookup, Meta, Operator, Register, Which};
+pub use forward::{DropChain, TableFamily};
 pub use objects::{
     Base, Chain, ChainKind, Chains, Data, Elements, Field, Hook, Key, Rule, Set, TableContent,
     Value, Verdict,

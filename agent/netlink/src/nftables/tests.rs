@@ -190,6 +190,7 @@ proptest! {
             let _ = reply::read_table(payload);
             let _ = reply::read_generation(payload);
             let _ = reply::read_chain(payload, TABLE);
+            let _ = forward::read_drop_chain(payload);
             let _ = reply::read_rule(payload, TABLE);
             let _ = reply::read_set(payload, TABLE);
             let _ = reply::read_elements(payload, &mut Vec::new());
