@@ -197,6 +197,7 @@ fn lines(preview: &Preview) -> Vec<StepLine> {
         desired,
         steps,
         host,
+        ..
     } = preview;
     let of_step = |step| step_lines(step, observed, desired);
     let of_host = host.steps.iter().map(|step| step.line(&host.observed));
@@ -206,7 +207,9 @@ fn lines(preview: &Preview) -> Vec<StepLine> {
 pub(crate) fn refused(preview: &Preview) -> Vec<String> {
     let refused = preview.desired.refused.iter();
     let refused = refused.map(ToString::to_string);
+    let lacking = preview.lacking.iter().map(ToString::to_string);
     refused
+        .chain(lacking)
         .chain(preview.host.problems.iter().cloned())
         .collect()
 }

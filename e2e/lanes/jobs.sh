@@ -71,8 +71,16 @@ uml failover 80 failover
 uml drift 60 drift seen:--skip,ten_thousand
 uml kernel 20 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke
 EOF
+    local attributes=rows::,refused::,families::,packets::,policy::,hashed:: skipped
+    skipped=--skip,${attributes//,/,--skip,}
     # Checks by way of a Service do over IPv6 what they do over IPv4, and take a minute.
-    if [ -n "$ALL" ]; then echo "uml director 270 director"; else echo "uml director 200 director:--skip,over_ipv6"; fi
+    if [ -n "$ALL" ]; then
+        echo "uml director 270 director:$skipped"
+        echo "uml attributes 220 director:$attributes"
+    else
+        echo "uml director 200 director:$skipped,--skip,over_ipv6"
+        echo "uml attributes 180 director:$attributes,--skip,four_thousand"
+    fi
     uml_is_packaged || jobs_nftables uml
     [ -z "$ALL" ] || cat <<'EOF'
 uml soak 1900 soak

@@ -16,7 +16,7 @@ mod kube_proxy;
 mod other_plane;
 mod runs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::SocketAddr;
 
@@ -192,6 +192,14 @@ pub trait Dataplane: Send {
 
     /// Reads the facts about the node.
     fn facts(&mut self) -> impl Future<Output = Result<NodeFacts, DataplaneError>> + Send;
+
+    /// The schedulers among these that the kernel lacks, and cannot load. None if that cannot be told.
+    fn lacking_schedulers(
+        &mut self,
+        _names: &BTreeSet<String>,
+    ) -> impl Future<Output = Result<BTreeSet<String>, DataplaneError>> + Send {
+        std::future::ready(Ok(BTreeSet::new()))
+    }
 
     /// Chooses the marks that the rules give packets, when the first rules are about to be written: bits that no
     /// other program uses.

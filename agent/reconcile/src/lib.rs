@@ -44,7 +44,7 @@ pub use former::{FormerIpvs, Retirement, clear, ipvs_marker_sets};
 pub use host::{HostOutcome, HostPreview, refused_host};
 pub use nftables::NftablesReconciler;
 pub use outcome::{Counts, Outcome};
-pub use preview::Preview;
+pub use preview::{LackingScheduler, Preview};
 pub use shared::SharedDesired;
 
 use apply::PendingMerge;

@@ -49,7 +49,11 @@ fn commands(object: &LoadBalancer, backend: &Backend) -> String {
         }
         Forwarding::Masquerade => masqueraded(backend),
         Forwarding::Direct => Vec::new(),
-        Forwarding::Tunnel(tunnel) => tunnelled(backend, tunnel),
+        // Frontends of both families have backends of both.
+        Forwarding::Tunnel(tunnel) => {
+            let address = virtual_addresses(object, backend).pop_first();
+            tunnelled(backend, tunnel, address.map(Family::of))
+        }
     };
     if backend.forwarding != Forwarding::Masquerade {
         lines.extend(on_loopback(&virtual_addresses(object, backend)));
@@ -94,58 +98,57 @@ fn on_loopback(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
     lines
 }
 
-/// The device that takes the outer packet off, by the family of the outer packet.
-fn tunnelled(backend: &Backend, tunnel: Tunnel) -> Vec<String> {
-    let family = Family::of(backend.address);
+/// The device that takes the outer packet off, by the families of both packets. The inner one is of the outer one's
+/// family if it is not known.
+fn tunnelled(backend: &Backend, tunnel: Tunnel, inner: Option<Family>) -> Vec<String> {
     let address = backend.address;
-    let (device, mut lines) = match (tunnel, family) {
-        (Tunnel::Ipip, Family::V4) => (
-            "tunl0",
-            vec![
-                String::from("modprobe ipip"),
-                String::from("ip link set tunl0 up"),
-            ],
-        ),
-        (Tunnel::Ipip, Family::V6) => (
-            "ptl0",
-            vec![
-                format!("ip link add ptl0 type ip6tnl mode any local {address} remote ::"),
-                String::from("ip link set ptl0 up"),
-            ],
-        ),
-        (Tunnel::Gue { port, .. }, family) => {
-            let (module, device) = match family {
-                Family::V4 => ("fou", "tunl0"),
-                Family::V6 => ("fou6", "ip6tnl0"),
+    let outer = Family::of(address);
+    let is_mixed = inner.is_some_and(|inner| inner != outer);
+    let mut lines = Vec::new();
+    let is_gue = matches!(tunnel, Tunnel::Gue { .. });
+    if is_gue {
+        lines.push(match outer {
+            Family::V4 => String::from("modprobe fou"),
+            Family::V6 => String::from("modprobe fou6"),
+        });
+    }
+    let device = match (tunnel, outer) {
+        (Tunnel::Gre { checksum }, _) => {
+            let kind = match outer {
+                Family::V4 => "gre",
+                Family::V6 => "ip6gre",
             };
-            let modules = if family == Family::V4 {
-                "ipip"
-            } else {
-                "ip6_tunnel"
-            };
-            let lines = vec![
-                format!("modprobe {module}"),
-                format!("modprobe {modules}"),
-                format!("ip {} fou add port {port} gue", option(family)),
-                format!("ip link set {device} up"),
-            ];
-            (device, lines)
+            // A device takes packets with a checksum only, or without one only.
+            let checksum = if checksum { " icsum" } else { "" };
+            lines.push(format!(
+                "ip link add ptl0 type {kind} local {address} remote any{checksum}"
+            ));
+            "ptl0"
         }
-        (Tunnel::Gre { .. }, Family::V4) => (
-            "ptl0",
-            vec![
-                format!("ip link add ptl0 type gre local {address} remote any"),
-                String::from("ip link set ptl0 up"),
-            ],
-        ),
-        (Tunnel::Gre { .. }, Family::V6) => (
-            "ptl0",
-            vec![
-                format!("ip link add ptl0 type ip6gre local {address} remote any"),
-                String::from("ip link set ptl0 up"),
-            ],
-        ),
+        (_, Family::V4) if is_mixed => {
+            lines.push(String::from("modprobe sit"));
+            "sit0"
+        }
+        (_, Family::V4) => {
+            lines.push(String::from("modprobe ipip"));
+            "tunl0"
+        }
+        // It takes IPv6 only.
+        (_, Family::V6) if is_gue && !is_mixed => {
+            lines.push(String::from("modprobe ip6_tunnel"));
+            "ip6tnl0"
+        }
+        (_, Family::V6) => {
+            lines.push(format!(
+                "ip link add ptl0 type ip6tnl mode any local {address} remote ::"
+            ));
+            "ptl0"
+        }
     };
+    if let Tunnel::Gue { port, .. } = tunnel {
+        lines.push(format!("ip {} fou add port {port} gue", option(outer)));
+    }
+    lines.push(format!("ip link set {device} up"));
     for interface in [device, "all"] {
         lines.push(format!("sysctl -w net.ipv4.conf.{interface}.rp_filter=0"));
     }

@@ -100,3 +100,63 @@ fn servers_behind_tunnels_take_the_outer_packet_off() {
         assert_eq!(tunnel(settings, address), expected);
     }
 }
+
+#[test]
+fn tunnels_of_the_other_family_and_with_checksums_need_other_devices() {
+    let commands = |vip: &str, tunnel: &str, address: &str| {
+        let text = explained(&format!(
+            "  frontends: [{{addresses: [\"{vip}\"], port: 80}}]\n  \
+             forwarding: {{method: Tunnel, tunnel: {tunnel}}}\n  backends: [{{address: \"{address}\"}}]\n"
+        ));
+        let lines = text.lines().filter(|line| !line.contains("sysctl"));
+        // The heading, and the virtual address on lo.
+        let lines: Vec<_> = lines.map(str::to_owned).collect();
+        lines[1..lines.len() - 1].join("; ")
+    };
+    let any = "ip link add ptl0 type ip6tnl mode any local fd00::1 remote ::";
+    let (v4, v6) = ("192.0.2.10", "2001:db8::10");
+    let cases = [
+        (
+            v6,
+            "{type: IPIP}",
+            "10.0.0.1",
+            "modprobe sit; ip link set sit0 up".to_owned(),
+        ),
+        (
+            v6,
+            "{type: GUE, port: 6080}",
+            "10.0.0.1",
+            "modprobe fou; modprobe sit; ip -4 fou add port 6080 gue; ip link set sit0 up"
+                .to_owned(),
+        ),
+        (
+            v4,
+            "{type: IPIP}",
+            "fd00::1",
+            format!("{any}; ip link set ptl0 up"),
+        ),
+        (
+            v4,
+            "{type: GUE, port: 6080}",
+            "fd00::1",
+            format!("modprobe fou6; {any}; ip -6 fou add port 6080 gue; ip link set ptl0 up"),
+        ),
+        (
+            v6,
+            "{type: GUE, port: 6080}",
+            "fd00::1",
+            "modprobe fou6; modprobe ip6_tunnel; ip -6 fou add port 6080 gue; ip link set ip6tnl0 up"
+                .to_owned(),
+        ),
+        (
+            v4,
+            "{type: GRE, checksum: Full}",
+            "10.0.0.1",
+            "ip link add ptl0 type gre local 10.0.0.1 remote any icsum; ip link set ptl0 up"
+                .to_owned(),
+        ),
+    ];
+    for (vip, tunnel, address, expected) in cases {
+        assert_eq!(commands(vip, tunnel, address), expected);
+    }
+}

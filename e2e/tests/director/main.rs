@@ -5,10 +5,16 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod commands;
+mod families;
+mod hashed;
 mod hooks;
 mod import;
 mod link;
 mod marks;
+mod packets;
+mod policy;
+mod refused;
+mod rows;
 mod rules;
 mod standby;
 mod via;

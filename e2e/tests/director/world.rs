@@ -97,6 +97,21 @@ impl World {
         self.agent(&[arguments, &[&address]].concat())
     }
 
+    /// Runs a command that reads the file and the kernel, such as `plan`, without a running agent.
+    pub(crate) fn once(&self, command: &[&str]) -> (Option<i32>, String) {
+        let directory = self.directory.path();
+        let file = format!("--file={}", directory.join("lb.yaml").display());
+        let state = format!("--state-dir={}", directory.join("state").display());
+        let rest = ["--node-name=node1", &file, &state, "--log-level=error"];
+        self.agent(&[command, &rest].concat())
+    }
+
+    /// Runs a command line on the director.
+    pub(crate) fn run(&self, command: &str) -> String {
+        let words: Vec<_> = command.split(' ').collect();
+        self.director().exec(&words).unwrap()
+    }
+
     fn socket(&self) -> String {
         format!(
             "unix://{}",

@@ -315,6 +315,13 @@ impl Dataplane for FakeKernel {
         Ok(self.facts.clone())
     }
 
+    async fn lacking_schedulers(
+        &mut self,
+        names: &BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, DataplaneError> {
+        Ok(&self.facts.missing_schedulers & names)
+    }
+
     async fn choose_marks(&mut self, config: &Config) -> Result<MarkMask, MaskError> {
         self.mark_choices += 1;
         self.mark_users

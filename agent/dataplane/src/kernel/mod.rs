@@ -336,6 +336,20 @@ impl Dataplane for Kernel {
         Ok(facts)
     }
 
+    async fn lacking_schedulers(
+        &mut self,
+        names: &BTreeSet<String>,
+    ) -> Result<BTreeSet<String>, DataplaneError> {
+        let (ipvs, schedulers, now) = (&mut self.ipvs, &mut self.schedulers, Instant::now());
+        let mut lacking = BTreeSet::new();
+        for name in names {
+            if blocking(|| schedulers.probe(name, now, || ipvs.has_scheduler(name)))? {
+                lacking.insert(name.clone());
+            }
+        }
+        Ok(lacking)
+    }
+
     async fn choose_marks(&mut self, config: &Config) -> Result<MarkMask, MaskError> {
         self.free_marks(config).await
     }

@@ -224,3 +224,41 @@ fn impossible_settings_are_refused() {
         },
     );
 }
+
+#[test]
+fn impossible_addresses_and_prefixes_are_refused() {
+    let name = "impossible_addresses_and_prefixes_are_refused";
+    in_netns(name, LANES, Ipvs::open, |mut ipvs| {
+        let dest = |family, address: &str| Request::AddDest {
+            key: key(family, 1),
+            real_server: SocketAddr::new(address.parse().unwrap(), 80),
+            config: weight(1),
+        };
+        let prefix = |length| Request::SetService {
+            key: key(Family::V6, 1),
+            config: VirtualServerConfig {
+                persistence: Some(360),
+                netmask: Some(length),
+                ..round_robin()
+            }
+            .into(),
+        };
+        apply(
+            &mut ipvs,
+            &Family::ALL.map(|family| add_service(key(family, 1))),
+        );
+        let requests = [
+            dest(Family::V4, "224.0.0.1"),
+            dest(Family::V4, "255.255.255.255"),
+            dest(Family::V6, "ff02::1"),
+            dest(Family::V6, "fe80::1"),
+            prefix(0),
+            prefix(129),
+        ];
+        for request in requests {
+            let refused = ipvs.apply([&request]).unwrap();
+            let errnos: Vec<_> = refused.iter().map(|refused| refused.errno).collect();
+            assert_eq!(errnos, [Errno::EINVAL], "{request:?}");
+        }
+    });
+}

@@ -247,9 +247,12 @@ fn set_real_server(
     };
     let command = ipvsadm::edit_real_server(key, address, config);
     let mut line = StepLine::new(action, ObjectKind::RealServer, command);
-    line.was = of(observed).map(|before| match before.forwarding == config.forwarding {
-        true => before.weight.to_string(),
-        false => ipvsadm::add_real_server(key, address, before),
+    line.was = of(observed).map(|before| {
+        let weight = before.weight;
+        match before == (RealServerConfig { weight, ..config }) {
+            true => weight.to_string(),
+            false => ipvsadm::add_real_server(key, address, before),
+        }
     });
     line
 }

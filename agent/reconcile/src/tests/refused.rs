@@ -249,3 +249,23 @@ async fn surplus_entry_is_deleted_after_a_refusal_though_its_address_has_a_new_o
         (0, 0)
     );
 }
+
+#[tokio::test]
+async fn a_preview_names_the_scheduler_that_the_kernel_lacks() {
+    let mut kernel = FakeKernel::default();
+    kernel.facts.missing_schedulers = ["rr".to_owned(), "mh".to_owned()].into();
+    let mut reconciler = Reconciler::new(kernel, Config::default());
+    let one = table(&["10.0.0.1:80"]);
+    let lacking = reconciler.preview(&one).await.unwrap().lacking;
+    let told: Vec<_> = lacking.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let text = "scheduler: the kernel has no rr, and no module ip_vs_rr: it would refuse";
+    assert!(told[0].contains(text), "{told:?}");
+
+    // What is there needs no probe.
+    reconciler.dataplane.facts.missing_schedulers.clear();
+    reconciler.reconcile(&one).await.unwrap();
+    reconciler.dataplane.facts.missing_schedulers = ["rr".to_owned()].into();
+    let lacking = reconciler.preview(&one).await.unwrap().lacking;
+    assert!(lacking.is_empty(), "{lacking:?}");
+}

@@ -84,6 +84,24 @@ fn real_servers_are_added_changed_and_drained_in_the_words_of_ipvsadm() {
 }
 
 #[test]
+fn a_change_of_thresholds_names_those_before() {
+    let before = state(&[("10.0.0.11:80", 1)]).state;
+    let step = Step::SetRealServer {
+        key: key(),
+        address: "10.0.0.11:80".parse().unwrap(),
+        config: RealServerConfig {
+            thresholds: portolan_model::ipvs::Thresholds { upper: 5, lower: 3 },
+            ..real_server(1)
+        },
+    };
+    assert_eq!(
+        lines(&before, &state(&[("10.0.0.11:80", 1)]), &[step]),
+        ["~ -e -t 192.0.2.10:80 -r 10.0.0.11:80 -m -w 1 -x 5 -y 3  \
+             # was -a -t 192.0.2.10:80 -r 10.0.0.11:80 -m -w 1"]
+    );
+}
+
+#[test]
 fn every_object_of_a_plan_for_an_empty_kernel_has_a_line() {
     let mut desired = state(&[("10.0.0.11:80", 1), ("10.0.0.12:80", 1)]);
     desired
