@@ -75,9 +75,11 @@ bench-stream: ## Measure the stream to 5,000 agents against simple baselines (so
 	cargo run --release -p portolan-select --example event_cost
 
 .PHONY: bench-federation
-bench-federation: ## Measure what clusters that share their Services cost the centre (some minutes)
+bench-federation: ## Measure what clusters that share their Services cost the centre, and delays between them (some minutes)
 	cargo run --release -p portolan-select --example federation_heap
 	cargo run --release -p portolan-select --example federation_cost
+	cargo build --release --workspace --all-features --bin portolan-controller --bin portolan-agent
+	PORTOLAN_BIN_DIR=$(CURDIR)/target/release cargo test --workspace --all-features --test multicluster in_other_clusters_soon
 
 .PHONY: bench-relay
 bench-relay: ## Measure one change through two tiers of relays to 40,000 agents; PORTOLAN_RELAY_AGENTS=2000 for a short run

@@ -9,6 +9,7 @@ mod inbox;
 mod names;
 mod objects;
 mod origin;
+mod policy_log;
 mod questions;
 mod resent;
 mod spans;

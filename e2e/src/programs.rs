@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::POD_RANGES;
+use crate::lane;
 
 /// The port of the agents' admin server, each in its node's namespace.
 pub const AGENT_ADMIN: u16 = 10249;
@@ -58,6 +59,33 @@ pub fn unpacked(package: &str, path: &str) -> Option<Unpacked> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let root = target.join(package);
     root.join(path).is_file().then_some(Unpacked(root))
+}
+
+/// CoreDNS: of `PORTOLAN_COREDNS`, or built by `e2e/tools/build`. Without it the test is skipped,
+/// which is said.
+///
+/// # Panics
+/// If it cannot be built where there is a way to get Go.
+#[must_use]
+pub fn coredns_or_skip(test: &str) -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("PORTOLAN_COREDNS") {
+        return Some(path.into());
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/build");
+    let built = Command::new(script).arg("coredns").output();
+    let built = built.expect("the build script starts");
+    if built.status.code() == Some(3) {
+        lane::missing(test, "no Go to build CoreDNS with");
+        return None;
+    }
+    let said = String::from_utf8_lossy(&built.stdout);
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let directory = said.lines().next_back().expect("a directory");
+    Some(Path::new(directory).join("coredns"))
 }
 
 /// The source of a controller's objects.

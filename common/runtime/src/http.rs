@@ -76,7 +76,7 @@ impl Connections {
     fn enter(&self, peer: Peer) -> Result<Slot, SlotError> {
         let address = match peer {
             Peer::Tcp(address) => address.ip(),
-            Peer::Unix => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Peer::Unix(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
         };
         // Connections of this machine have no precedence: it also runs untrusted programs, and load
         // balancers must be answered regardless.
@@ -89,8 +89,9 @@ impl Connections {
 pub enum Peer {
     /// A TCP client at this address.
     Tcp(SocketAddr),
-    /// A client of the Unix socket, admitted by the permissions of the socket.
-    Unix,
+    /// A client of the Unix socket, admitted by the permissions of the socket, with the number of its user if the
+    /// kernel tells it.
+    Unix(Option<u32>),
 }
 
 /// A listener.
@@ -116,7 +117,8 @@ impl Accept for UnixListener {
 
     async fn next(&self) -> io::Result<(Self::Io, Peer)> {
         let (stream, _) = self.accept().await?;
-        Ok((stream, Peer::Unix))
+        let user = stream.peer_cred().ok().map(|peer| peer.uid());
+        Ok((stream, Peer::Unix(user)))
     }
 }
 

@@ -315,7 +315,7 @@ async fn a_change_is_told_within_a_second_and_streams_end_by_themselves() {
         ..Admin::default()
     };
     let mut request = Request::get("/status/events").body(Body::empty()).unwrap();
-    request.extensions_mut().insert(Peer::Unix);
+    request.extensions_mut().insert(Peer::Unix(None));
     let response = admin.router().oneshot(request).await.unwrap();
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let mut events = response.into_body().into_data_stream();
@@ -359,7 +359,7 @@ async fn a_page_has_the_digest_that_the_stream_of_changes_begins_with() {
         ..Admin::default()
     };
     let mut request = Request::get("/status/events").body(Body::empty()).unwrap();
-    request.extensions_mut().insert(Peer::Unix);
+    request.extensions_mut().insert(Peer::Unix(None));
     let response = admin.router().oneshot(request).await.unwrap();
     let mut events = response.into_body().into_data_stream();
     let first = events.next().await.unwrap().unwrap();

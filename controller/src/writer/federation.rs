@@ -25,6 +25,7 @@ use portolan_select::{ClusterState, GatewayPorts, Kept, Pipeline, PlanBook, Want
 use tokio::time::Instant;
 
 use super::objects::McsPlanner;
+use super::policy_log;
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver, SourceContact};
 use crate::dns::ClusterNames;
 use crate::edges::EdgePlans;
@@ -131,6 +132,7 @@ impl Federated {
             .set
             .as_ref()
             .map_or_else(Loss::default, |set| set.loss.clone());
+        policy_log::note(&self.objects, &objects);
         (self.objects, self.is_complete) = (objects, is_complete);
         self.settle();
         if is_complete {

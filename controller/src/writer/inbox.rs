@@ -2,6 +2,8 @@
 
 //! The writer's inbox: events of each cluster's source, and clusters that come and go.
 
+mod turns;
+
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
@@ -9,17 +11,19 @@ use std::sync::Arc;
 use portolan_policy::Objects;
 use portolan_source::Event;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{StreamExt as _, StreamMap};
+
+use turns::Turns;
 
 /// Length of the queue of changes of the set.
 const CHANGES: usize = 8;
+/// The most changes of objects that one of several clusters brings in its turn.
+const BATCH: usize = 500;
 
 /// A change of the set of clusters.
 #[derive(Debug)]
 pub(crate) enum ClusterChange {
-    /// A cluster with a source of its own, or a source that was started again. The writer takes its events in turn with those of others, so
-    /// that a busy source fills its own queue only.
+    /// A cluster with a source of its own, or a source that was started again. The writer takes its events in turn
+    /// with those of others, at most [`BATCH`] changes at a time, so that a busy source fills its own queue only.
     Joined {
         cluster: Arc<str>,
         events: mpsc::Receiver<Event>,
@@ -52,16 +56,16 @@ pub(super) enum Input {
 /// The inputs of the writer, in turns.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    sources: StreamMap<Arc<str>, ReceiverStream<Event>>,
+    sources: Turns,
     /// `None` for a set that never changes.
     changes: Option<mpsc::Receiver<ClusterChange>>,
 }
 
 impl Inbox {
-    /// The inbox of one cluster.
+    /// The inbox of one cluster. Nobody waits for a turn, so that its events stay whole.
     pub(crate) fn single(cluster: Arc<str>, events: mpsc::Receiver<Event>) -> Self {
-        let mut sources = StreamMap::new();
-        sources.insert(cluster, ReceiverStream::new(events));
+        let mut sources = Turns::of(usize::MAX);
+        sources.insert(cluster, events);
         Self {
             sources,
             changes: None,
@@ -72,7 +76,7 @@ impl Inbox {
     pub(crate) fn several() -> (mpsc::Sender<ClusterChange>, Self) {
         let (sender, changes) = mpsc::channel(CHANGES);
         let inbox = Self {
-            sources: StreamMap::new(),
+            sources: Turns::of(BATCH),
             changes: Some(changes),
         };
         (sender, inbox)
@@ -80,12 +84,7 @@ impl Inbox {
 
     /// The number of events of each source that wait to be taken.
     pub(super) fn queued(&self) -> BTreeMap<Arc<str>, usize> {
-        let sources = self.sources.iter();
-        let queued = sources.map(|(cluster, events)| {
-            let events: &mpsc::Receiver<Event> = events.as_ref();
-            (Arc::clone(cluster), events.len())
-        });
-        queued.collect()
+        self.sources.queued()
     }
 
     /// The next input; `None` after the end of the only source, or of the changes. May be dropped while
@@ -95,7 +94,7 @@ impl Inbox {
             let (cluster, event) = self.sources.next().await?;
             return Some(Input::Event(cluster, event));
         };
-        // A map without streams ends at once.
+        // Without sources there is no event at once.
         let events = async {
             match self.sources.next().await {
                 Some(event) => event,
@@ -108,7 +107,6 @@ impl Inbox {
         };
         Some(match change {
             ClusterChange::Joined { cluster, events } => {
-                let events = ReceiverStream::new(events);
                 self.sources.insert(Arc::clone(&cluster), events);
                 Input::Joined(cluster)
             }
@@ -128,42 +126,106 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use portolan_catalog::{Kind, ObjectChange, ObjectKey, ObjectRef};
+
     use super::*;
 
     fn event() -> Event {
         Event::Read(1)
     }
 
-    #[tokio::test]
-    async fn a_busy_source_delays_no_other_one() {
+    /// An inbox of clusters with the sender of changes of the set, which ends with it, and the senders of events.
+    async fn joined<const N: usize>(
+        clusters: [&str; N],
+    ) -> (mpsc::Sender<ClusterChange>, Inbox, Vec<mpsc::Sender<Event>>) {
         let (changes, mut inbox) = Inbox::several();
         let mut senders = Vec::new();
-        for cluster in ["busy", "calm"] {
-            let (events, receiver) = mpsc::channel(64);
-            let (cluster, events_of) = (cluster.into(), receiver);
-            let joined = ClusterChange::Joined {
-                cluster,
-                events: events_of,
-            };
+        for cluster in clusters {
+            let (sender, events) = mpsc::channel(64);
+            let cluster = cluster.into();
+            let joined = ClusterChange::Joined { cluster, events };
             changes.send(joined).await.unwrap();
-            senders.push(events);
-        }
-        for _ in 0..2 {
             assert!(matches!(inbox.next().await, Some(Input::Joined(_))));
+            senders.push(sender);
         }
+        (changes, inbox, senders)
+    }
+
+    /// The cluster of the next event, and its number of changes.
+    async fn next(inbox: &mut Inbox) -> (String, usize) {
+        match inbox.next().await {
+            Some(Input::Event(cluster, Event::Changes(changes))) => {
+                (cluster.to_string(), changes.len())
+            }
+            Some(Input::Event(cluster, _)) => (cluster.to_string(), 0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn between_two_events_of_a_busy_source_comes_one_of_each_that_waits() {
+        let (_changes, mut inbox, senders) = joined(["busy", "idle", "calm", "other"]).await;
         for _ in 0..64 {
             senders[0].try_send(event()).unwrap();
         }
-        senders[1].try_send(event()).unwrap();
-        let mut before = 0;
-        while let Some(Input::Event(cluster, _)) = inbox.next().await {
-            if &*cluster == "calm" {
-                break;
+        for turn in 0..20 {
+            senders[2].try_send(event()).unwrap();
+            senders[3].try_send(event()).unwrap();
+            let mut taken = Vec::new();
+            for _ in 0..3 {
+                taken.push(next(&mut inbox).await.0);
             }
-            before += 1;
+            taken.sort();
+            assert_eq!(taken, ["busy", "calm", "other"], "turn {turn}");
         }
-        // By chance both are next; 2^-40 for a false alarm.
-        assert!(before < 40, "{before} events of the busy source came first");
+    }
+
+    fn changes(count: usize) -> Event {
+        let change = |number: usize| {
+            let object = ObjectRef {
+                kind: Kind::Service,
+                key: ObjectKey {
+                    cluster: "busy".into(),
+                    namespace: "default".into(),
+                    name: number.to_string().into(),
+                },
+            };
+            ObjectChange::Delete(object)
+        };
+        Event::Changes((0..count).map(change).collect())
+    }
+
+    #[tokio::test]
+    async fn many_changes_at_once_are_taken_a_batch_in_each_turn() {
+        let (_changes, mut inbox, senders) = joined(["busy", "calm"]).await;
+        senders[0].try_send(changes(2 * BATCH + 1)).unwrap();
+        senders[0].try_send(Event::Synced).unwrap();
+        senders[1].try_send(changes(2)).unwrap();
+        senders[1].try_send(changes(3)).unwrap();
+        let mut taken = Vec::new();
+        for _ in 0..6 {
+            taken.push(next(&mut inbox).await);
+        }
+        let expected = [
+            ("busy", BATCH),
+            ("calm", 2),
+            ("busy", BATCH),
+            ("calm", 3),
+            ("busy", 1),
+            ("busy", 0),
+        ];
+        let expected = expected.map(|(cluster, count)| (cluster.to_owned(), count));
+        assert_eq!(taken, expected);
+    }
+
+    #[tokio::test]
+    async fn the_events_of_one_cluster_alone_stay_whole() {
+        let (events, receiver) = mpsc::channel(8);
+        let mut inbox = Inbox::single("busy".into(), receiver);
+        events.try_send(changes(2 * BATCH + 1)).unwrap();
+        assert_eq!(next(&mut inbox).await.1, 2 * BATCH + 1);
+        drop(events);
+        assert!(inbox.next().await.is_none());
     }
 
     #[tokio::test]

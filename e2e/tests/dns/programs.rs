@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use portolan_e2e::cluster::program;
-use portolan_e2e::lane;
 use portolan_e2e::ports;
+pub(crate) use portolan_e2e::programs::coredns_or_skip;
 use portolan_e2e::servers::Servers;
 
 /// A program that is killed on drop.
@@ -52,29 +52,6 @@ impl Drop for Running {
             lines.iter().rev().for_each(|line| println!("  {line}"));
         }
     }
-}
-
-/// CoreDNS: of `PORTOLAN_COREDNS`, or built by `e2e/tools/build`. Without it the test is skipped,
-/// which is said.
-pub(crate) fn coredns_or_skip(test: &str) -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os("PORTOLAN_COREDNS") {
-        return Some(path.into());
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/build");
-    let built = Command::new(script).arg("coredns").output();
-    let built = built.expect("the build script starts");
-    if built.status.code() == Some(3) {
-        lane::missing(test, "no Go to build CoreDNS with");
-        return None;
-    }
-    let said = String::from_utf8_lossy(&built.stdout);
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
-    let directory = said.lines().next_back().expect("a directory");
-    Some(Path::new(directory).join("coredns"))
 }
 
 /// The address that everything listens at.

@@ -206,6 +206,13 @@ fn an_operators_drain_outlives_a_restart() {
     let undrain = [&url[..], &["cluster", "undrain", "eu-1"]].concat();
     operate(&world, &drain).unwrap();
     world.wait_for_shares([538, 308, 154]);
+    let log = world.cluster.controller().unwrap().log().unwrap();
+    let mut lines = log.lines();
+    let acted = lines.find(|line| line.contains("audit: an operator acted"));
+    let acted = acted.unwrap_or_else(|| panic!("{log}"));
+    for part in ["with the token", "action=/drain/eu-1?to=50", "status=200"] {
+        assert!(acted.contains(part), "{part}: {acted}");
+    }
     wait_for("the drain to be kept", PATIENT, || {
         let text = std::fs::read_to_string(state.join("drains.yaml")).ok()?;
         text.contains("eu-1").then_some(())

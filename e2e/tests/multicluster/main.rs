@@ -10,12 +10,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod delivery;
 mod edges;
 mod failures;
 mod hashed;
 mod isolation;
 mod losses;
+mod names;
 mod nodes;
+mod ports;
 mod served;
 mod shares;
 mod world;

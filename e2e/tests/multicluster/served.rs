@@ -57,10 +57,15 @@ fn change_of_own(world: &World, ready: usize) -> Duration {
 
 /// The records of imports that the edge serves.
 fn imports(world: &World) -> Vec<Value> {
-    let node = Cluster::node_name(EDGE);
+    imports_at(world, EDGE)
+}
+
+/// The same of the edge of any cluster.
+pub(crate) fn imports_at(world: &World, number: usize) -> Vec<Value> {
+    let node = Cluster::node_name(number);
     let mut found = Vec::new();
     collect(
-        &world.edge_debug(EDGE, &format!("table/{node}")),
+        &world.edge_debug(number, &format!("table/{node}")),
         &mut found,
     );
     found

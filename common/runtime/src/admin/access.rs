@@ -75,33 +75,56 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
 }
 
 /// Admits requests over the Unix socket, and requests with the token: every process of the machine can
-/// connect over loopback.
+/// connect over loopback. Those that are admitted are in the audit log.
 pub(super) async fn with_credential(
     State(token): State<Option<DebugToken>>,
     Extension(peer): Extension<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
-    if peer == Peer::Unix {
-        return next.run(request).await;
+    if let Peer::Tcp(_) = peer
+        && let Some(refusal) = without_token(token.as_ref(), request.headers())
+    {
+        return refusal;
     }
+    let action = request.uri().to_string();
+    let response = next.run(request).await;
+    let (who, status) = (who(peer), response.status().as_u16());
+    tracing::info!(target: "audit", %who, %action, status, "audit: an operator acted");
+    response
+}
+
+/// The client that was admitted, in words.
+fn who(peer: Peer) -> String {
+    match peer {
+        Peer::Tcp(address) => format!("{address} with the token"),
+        Peer::Unix(Some(user)) => format!("user {user} of the socket"),
+        Peer::Unix(None) => String::from("a user of the socket"),
+    }
+}
+
+/// The answer to a request over TCP that does not show the token; `None` if it does.
+fn without_token(token: Option<&DebugToken>, headers: &HeaderMap) -> Option<Response> {
     let Some(token) = token else {
         let message = "actions over TCP need a token, and --debug-token-file is not set; \
                        the Unix socket of --debug-listen needs none";
-        return refused(StatusCode::FORBIDDEN, message);
+        return Some(refused(StatusCode::FORBIDDEN, message));
     };
-    let shown = request.headers().get(header::AUTHORIZATION);
+    let shown = headers.get(header::AUTHORIZATION);
     let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
     match token.matches(shown.unwrap_or_default()) {
-        Ok(true) => next.run(request).await,
+        Ok(true) => None,
         Ok(false) => {
             let message = "actions over TCP need the header Authorization: Bearer TOKEN, with the \
                            token of --debug-token-file";
-            refused(StatusCode::UNAUTHORIZED, message)
+            Some(refused(StatusCode::UNAUTHORIZED, message))
         }
         Err(error) => {
             tracing::warn!(%error, "--debug-token-file");
-            refused(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
+            Some(refused(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &error.to_string(),
+            ))
         }
     }
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::io::{self, Write};
+use std::sync::Mutex;
+
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::routing::post;
@@ -47,7 +50,7 @@ async fn dumps_answer_on_loopback_only() {
         assert_eq!(status, 200, "{peer}");
     }
     assert_eq!(get_from(&admin, NETWORK, "/livez").await.0, 200);
-    let over_socket = ask(&admin, Peer::Unix, Request::get("/debug/table")).await;
+    let over_socket = ask(&admin, Peer::Unix(None), Request::get("/debug/table")).await;
     assert_eq!(over_socket, (200, "secret".to_owned()));
 }
 
@@ -88,7 +91,7 @@ async fn browsers_that_are_not_admitted_get_a_hint_and_nothing_else() {
         assert_eq!(body.contains("secret"), expected == 200, "{body}");
         assert_eq!(body.starts_with("<p>hint: "), expected == 403, "{body}");
     }
-    assert_eq!(ask(&admin, Peer::Unix, page()).await.0, 200);
+    assert_eq!(ask(&admin, Peer::Unix(None), page()).await.0, 200);
 }
 
 #[tokio::test]
@@ -118,7 +121,7 @@ async fn actions_need_the_socket_or_the_token() {
     let loopback = "127.0.0.1:1";
     let action = || Request::post("/debug/confirm");
     let without = admin(None);
-    assert_eq!(ask(&without, Peer::Unix, action()).await.0, 200);
+    assert_eq!(ask(&without, Peer::Unix(None), action()).await.0, 200);
     let (status, body) = ask(&without, tcp(loopback), action()).await;
     assert!(
         status == 403 && body.contains("--debug-token-file"),
@@ -141,6 +144,53 @@ async fn actions_need_the_socket_or_the_token() {
     assert_eq!(ask(&admin, tcp(loopback), with(TOKEN)).await.0, 401);
     std::fs::write(&path, "\n").unwrap();
     assert_eq!(ask(&admin, tcp(loopback), with("")).await.0, 500);
+}
+
+/// What is logged, in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_action_that_is_admitted_is_in_the_audit_log() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false);
+    let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("token");
+    std::fs::write(&path, TOKEN).unwrap();
+    let admin = admin(Some(DebugToken::new(path)));
+    let action = || Request::post("/debug/confirm?all=1");
+    let token = action().header("Authorization", format!("Bearer {TOKEN}"));
+    assert_eq!(ask(&admin, tcp("127.0.0.1:7"), action()).await.0, 401);
+    assert_eq!(ask(&admin, tcp("127.0.0.1:7"), token).await.0, 200);
+    assert_eq!(ask(&admin, Peer::Unix(Some(1000)), action()).await.0, 200);
+    assert_eq!(get_from(&admin, "127.0.0.1:7", "/debug/table").await.0, 200);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    let expected = [
+        "who=127.0.0.1:7 with the token action=/confirm?all=1 status=200",
+        "who=user 1000 of the socket action=/confirm?all=1 status=200",
+    ];
+    assert_eq!(lines.len(), expected.len(), "{text}");
+    for (line, expected) in lines.into_iter().zip(expected) {
+        assert!(
+            line.contains("INFO audit: audit: an operator acted ") && line.contains(expected),
+            "{line}"
+        );
+    }
 }
 
 #[tokio::test]

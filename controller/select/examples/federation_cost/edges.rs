@@ -33,16 +33,20 @@ impl Edges {
         edges
     }
 
-    /// Brings all edges up to date, and returns how many plans they are sent.
-    pub(crate) fn tell(&mut self, pipeline: &mut Pipeline) -> usize {
+    /// Brings all edges up to date, and returns the number of plans that they are sent, with their bytes.
+    pub(crate) fn tell(&mut self, pipeline: &mut Pipeline) -> (usize, usize) {
         let mut replanned = pipeline.take_replanned();
-        let mut sent = 0;
+        let (mut plans, mut bytes) = (0, 0);
         for (book, outbox, stream) in &mut self.edges {
             let changes = pipeline.plan_changes(book, &mut replanned);
             let refused = outbox.apply(&changes, &mut self.parts);
             assert!(refused.is_empty(), "{refused:?}");
-            sent += outbox.take(*stream, true).map_or(0, |sent| sent.put.len());
+            let sent = outbox.take(*stream, true).map(|sent| sent.put);
+            for plan in sent.into_iter().flatten() {
+                plans += 1;
+                bytes += plan.len();
+            }
         }
-        sent
+        (plans, bytes)
     }
 }

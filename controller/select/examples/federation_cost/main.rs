@@ -8,6 +8,7 @@
 
 #![allow(clippy::print_stdout, reason = "its purpose")]
 
+mod bytes;
 mod edges;
 #[path = "../event_cost/figures.rs"]
 mod figures;
@@ -69,6 +70,21 @@ fn local_first() {
         100.0,
     );
     loss("local_first", world, &mut pipeline);
+    resume(LARGE);
+}
+
+/// Measures the stream of an edge that begins again, and nothing has changed.
+fn resume(world: World) {
+    let [full, again] = bytes::streams(world);
+    println!("figure edge_stream_full {full} bytes");
+    println!("figure edge_stream_resumed {again} bytes");
+    goal(
+        "edge_stream_full_over_resumed",
+        num(full) / num(again),
+        "x",
+        ">=",
+        100.0,
+    );
 }
 
 fn spread() {
@@ -158,17 +174,24 @@ fn exports(world: World, pipeline: &mut Pipeline) -> Duration {
 /// Measures the processor time of an event for each edge, where edges of all clusters get plans.
 fn edges(world: World, pipeline: &mut Pipeline) {
     let mut edges = Edges::new(world, pipeline);
-    let mut took = Duration::ZERO;
+    let (mut took, mut sent) = (Duration::ZERO, 0);
     for number in 0..FEW_EVENTS {
         pipeline.apply(world.event(ROUNDS * EVENTS + number));
         drop(pipeline.flush());
         let start = processor_time();
-        let plans = edges.tell(pipeline);
+        let (plans, bytes) = edges.tell(pipeline);
         took += processor_time() - start;
+        sent += bytes;
         assert_eq!(plans, world.clusters - 1, "not one for each other cluster");
     }
     let each = took.as_secs_f64() * 1e6 / num(FEW_EVENTS * (world.clusters - 1));
     println!("figure event_cost_of_plans {each:.2} us for each edge");
+    let each = num(sent) / num(FEW_EVENTS * (world.clusters - 1));
+    println!("figure event_bytes_of_plans {each:.0} bytes for each edge");
+    // The same change written into the API server of every other cluster.
+    let slice = num(bytes::slice(world));
+    println!("figure event_bytes_of_slices {slice:.0} bytes for each cluster");
+    println!("figure event_slices_over_plans {:.2} x", slice / each);
 }
 
 /// Loses a cluster, and has it again.

@@ -141,7 +141,8 @@ impl World {
         reading.objects
     }
 
-    fn objects(self, cluster: usize) -> impl Iterator<Item = ObjectChange> {
+    /// All objects of a cluster.
+    pub(crate) fn objects(self, cluster: usize) -> impl Iterator<Item = ObjectChange> {
         let namespace = put(Object::Namespace(ObjectKey {
             namespace: "".into(),
             ..key(cluster, "shop")

@@ -398,3 +398,22 @@ async fn a_cluster_may_change_from_files_to_an_edge_and_back() {
     assert!(!rig.seats.has("eu-1"), "edges are refused again");
     assert!(rig.plans.clusters().is_empty(), "plans are still made");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_edge_of_a_cluster_that_is_deleted_is_refused_and_its_source_ends() {
+    let mut rig = Rig::new(&["us-1"]);
+    let (_, mut of_files) = rig.joined().await;
+    synced(&mut of_files).await;
+    let others = policy_of(rig.dir.path(), &["us-1"]);
+    rig.write(&(others.clone() + &cluster("eu-1", "{edge: {}}", 1)));
+    let (name, mut of_edge) = rig.joined().await;
+    assert_eq!(&*name, "eu-1");
+    assert_eq!(rig.problems().await.len(), 1, "no edge is connected");
+    assert!(rig.seats.has("eu-1"));
+
+    rig.write(&others);
+    let change = rig.change().await;
+    assert!(matches!(change, Some(ClusterChange::Left(_))), "{change:?}");
+    assert!(!rig.seats.has("eu-1"), "a credential opens it still");
+    assert!(of_edge.recv().await.is_none(), "its source goes on");
+}

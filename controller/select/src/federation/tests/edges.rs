@@ -2,6 +2,8 @@
 
 //! Tables of a cluster's own controller, by plans of a centre, against those of the centre.
 
+mod hidden;
+
 use portolan_federate::plans::PlanChanges;
 use proptest::collection::vec;
 use proptest::prelude::*;
