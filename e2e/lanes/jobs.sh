@@ -16,9 +16,14 @@ jobs_pure() {
 
 jobs_netns() {
     echo "netns netlink 10 ipset_kernel conntrack_kernel route_kernel pair_kernel nftables_kernel"
-    echo "netns nftables 15 nftables:--skip,neighbours"
+    # Tables at their limits take some time, and much memory.
+    echo "netns nftables 15 nftables:--skip,large::,--skip,neighbours"
+    [ -z "$ALL" ] || echo "netns nftables_large 120 nftables:--test-threads=1,large::"
     # Real firewalls take a processor while they start.
     echo "netns neighbours 60 nftables:neighbours"
+    echo "netns conformance 45 conformance_more:on_nftables"
+    # The same rows as ours, on a real kube-proxy in nftables mode.
+    [ -z "$ALL" ] || echo "netns kube_proxy 300 conformance_kube_proxy"
     echo "netns export 110 export"
     echo "netns takeover 35 takeover:nftables_take,--test-threads=1"
     echo "netns userspace 15 userspace"
@@ -54,7 +59,7 @@ jobs_uml() {
     cat <<'EOF'
 uml takeover 150 takeover:--skip,nftables_mode,--skip,nftables_take,--skip,to_nftables
 uml chaos 180 chaos
-uml conformance 100 conformance conformance_more
+uml conformance 100 conformance conformance_more:--skip,on_nftables
 uml degraded 95 degraded
 uml drains 75 drains
 uml cluster 80 cluster
@@ -93,8 +98,11 @@ uml kubernetes_specs 3600 kubernetes_specs
 EOF
 }
 
-# Both dataplanes on one kernel. The package's kernel has no nftables that translates.
+# Both dataplanes on one kernel, and all rows of the table with nftables, those of SCTP too. The package's kernel has no
+# nftables that translates.
 jobs_nftables() {
+    echo "$1 nftables 50 nftables:every_row_of_the_table"
+    [ -z "$ALL" ] || echo "$1 nftables_more 120 conformance_more:on_nftables nftables:a_client_stays"
     echo "$1 changeover 15 changeover"
     echo "$1 takeover_mode 60 takeover:nftables_mode"
     echo "$1 takeover_nftables 40 takeover:to_nftables"
@@ -105,7 +113,7 @@ jobs_debian() {
     if [ -n "$ALL" ]; then
         jobs_nftables debian
         echo "debian kernel 900 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke services policies"
-        echo "debian conformance 600 conformance conformance_more restarts"
+        echo "debian conformance 600 conformance conformance_more:--skip,on_nftables restarts"
         echo "debian kube_proxy 900 conformance_kube_proxy"
     else
         echo "debian kernel 40 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke"
@@ -115,13 +123,13 @@ jobs_debian() {
 # The package's kernel of User Mode Linux is that of Debian 12.
 jobs_packaged() {
     echo "packaged kernel 30 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke"
-    [ -z "$ALL" ] || echo "packaged conformance 250 conformance conformance_more services policies director:--skip,over_ipv6"
+    [ -z "$ALL" ] || echo "packaged conformance 250 conformance conformance_more:--skip,on_nftables services policies director:--skip,over_ipv6"
 }
 
 # A kernel with IPVS needs no guest. The jobs of uml have every test file that those of debian have.
-# Kubelets change settings of the whole kernel, so that they run in guests only.
+# Kubelets change settings of the whole kernel, so that they run in guests only. The lane netns plays rows with nftables.
 jobs_guest() {
-    jobs_uml | sed -E '/ (install|migration|kubernetes_specs)$/d; s/^uml /guest /'
+    jobs_uml | sed -E '/ (install|migration|kubernetes_specs)$/d; /^uml (changeover|takeover_nftables|nftables|nftables_more) /d; s/^uml /guest /'
     echo "guest changeover 60 changeover"
     echo "guest takeover_nftables 90 takeover:to_nftables"
 }

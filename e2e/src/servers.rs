@@ -146,7 +146,12 @@ impl Servers {
     /// # Panics
     /// As [`Self::start_or_skip`], and if the rig cannot be built.
     pub fn in_rig_or_skip(test: &str, dir: &Path) -> Option<(Rig, Self)> {
-        if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
+        Self::in_rig_for_or_skip(test, Need::Ipvs, dir)
+    }
+
+    /// The same for a test of another dataplane, which needs that of the kernel.
+    pub fn in_rig_for_or_skip(test: &str, need: Need, dir: &Path) -> Option<(Rig, Self)> {
+        if !lane::provides(test, &[Need::Root, need]) {
             return None;
         }
         let rig = Rig::new(RigConfig::CLUSTER).expect("a rig");

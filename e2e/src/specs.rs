@@ -25,8 +25,8 @@ const SKIPPED: &str =
 /// The program that carries out Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proxy {
-    /// Portolan, installed by its chart.
-    Portolan,
+    /// Portolan, installed by its chart, with agents of this dataplane.
+    Portolan(&'static str),
     /// kube-proxy in this mode.
     KubeProxy(String),
 }
@@ -34,12 +34,13 @@ pub enum Proxy {
 impl Proxy {
     fn parse(name: &str) -> Result<Self> {
         match (name, name.strip_prefix("kube-proxy-")) {
-            ("portolan", _) => Ok(Self::Portolan),
+            ("portolan", _) => Ok(Self::Portolan("ipvs")),
+            ("portolan-nftables", _) => Ok(Self::Portolan("nftables")),
             (_, Some(mode @ ("iptables" | "ipvs" | "nftables"))) => {
                 Ok(Self::KubeProxy(mode.into()))
             }
             _ => bail!(
-                "PROXY={name}: portolan, kube-proxy-iptables, kube-proxy-ipvs or kube-proxy-nftables"
+                "PROXY={name}: portolan, portolan-nftables, kube-proxy-iptables, kube-proxy-ipvs or kube-proxy-nftables"
             ),
         }
     }
@@ -48,7 +49,8 @@ impl Proxy {
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Portolan => f.write_str("portolan"),
+            Self::Portolan("ipvs") => f.write_str("portolan"),
+            Self::Portolan(dataplane) => write!(f, "portolan-{dataplane}"),
             Self::KubeProxy(mode) => write!(f, "kube-proxy-{mode}"),
         }
     }
@@ -261,7 +263,7 @@ mod tests {
     fn variables_choose_specs() {
         let run = Run::from_variables(|_| Some(String::new())).unwrap();
         assert!(run.is_conformance());
-        assert_eq!(run.proxy, Proxy::Portolan);
+        assert_eq!(run.proxy, Proxy::Portolan("ipvs"));
         let run = Run::from_variables(|name| {
             let value = match name {
                 "PROXY" => "kube-proxy-ipvs",
@@ -277,6 +279,11 @@ mod tests {
         assert!(!run.is_conformance());
         assert!(run.focus.contains("Traffic Distribution"));
         assert_eq!((run.nodes, run.at_once, run.minutes), (6, 3, 170));
+        for (name, dataplane) in [("portolan", "ipvs"), ("portolan-nftables", "nftables")] {
+            let proxy = Proxy::parse(name).unwrap();
+            assert_eq!(proxy, Proxy::Portolan(dataplane));
+            assert_eq!(proxy.to_string(), name);
+        }
         let error = Run::from_variables(|_| Some("kube-proxy".into())).unwrap_err();
         assert!(error.to_string().starts_with("PROXY=kube-proxy:"));
     }

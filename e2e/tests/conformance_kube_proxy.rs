@@ -11,7 +11,7 @@ use portolan_e2e::cluster::control;
 use portolan_e2e::conformance::{
     Difference, Kind, KnownDifferences, Outcome, Patience, Policy, Row, Situation, Source, Stage,
 };
-use portolan_e2e::lane;
+use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Protocol, has_sctp};
 use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use serde_json::{Value, json};
@@ -29,11 +29,11 @@ const MODES: [(&str, &str); 2] = [
 /// The modes to test: the lane's, or those of `PORTOLAN_KUBE_PROXY_MODES`.
 fn modes() -> impl Iterator<Item = (&'static str, &'static str)> {
     let asked = std::env::var("PORTOLAN_KUBE_PROXY_MODES").unwrap_or_else(|_| {
-        // User Mode Linux has no nftables. IPVS mode starts thousands of programs, which takes too
-        // long on an emulated processor.
+        // The package's kernel of User Mode Linux has no nftables. IPVS mode starts thousands of programs, which takes
+        // too long on an emulated processor. A machine's own kernel may have no IPVS.
         let of_lane = match lane::lane().as_str() {
             "uml" => "ipvs",
-            "debian" => "nftables",
+            "debian" | "netns" => "nftables",
             _ => "ipvs,nftables",
         };
         of_lane.into()
@@ -48,7 +48,11 @@ fn a_real_kube_proxy_differs_only_where_we_know_why() {
     const NAME: &str = "a_real_kube_proxy_differs_only_where_we_know_why";
     let directory = TempDir::new().unwrap();
     let start = Instant::now();
-    let Some((rig, servers)) = Servers::in_rig_or_skip(NAME, directory.path()) else {
+    let need = match modes().any(|(mode, _)| mode == "ipvs") {
+        true => Need::Ipvs,
+        false => Need::Nftables,
+    };
+    let Some((rig, servers)) = Servers::in_rig_for_or_skip(NAME, need, directory.path()) else {
         return;
     };
     let stage = Stage::new(&rig).unwrap();

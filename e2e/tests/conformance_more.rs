@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Properties of Services beyond the conformance table: source ranges, load balancer modes, affinity, addresses
-//! of nodes, health checks.
+//! of nodes, health checks. Tests whose names end with `on_nftables` program nftables, all others IPVS.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -32,14 +32,31 @@ struct World {
 
 impl World {
     fn start_or_skip(test: &str) -> Option<Self> {
-        if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
+        Self::start_on("ipvs", Need::Ipvs, test)
+    }
+
+    fn start_on_nftables_or_skip(test: &str) -> Option<Self> {
+        Self::start_on("nftables", Need::Nftables, test)
+    }
+
+    fn start_on(dataplane: &'static str, need: Need, test: &str) -> Option<Self> {
+        if !lane::provides(test, &[Need::Root, need]) {
             return None;
         }
-        let cluster = Cluster::new().unwrap();
+        let cluster = Cluster::on(dataplane).unwrap();
         let pods = [
             cluster.add_pod(0, "a").unwrap(),
             cluster.add_pod(1, "b").unwrap(),
         ];
+        if need == Need::Nftables {
+            // Its rules see only packets of a node that have a route. Nothing is forwarded there.
+            for node in cluster.rig.nodes() {
+                for family in Family::ALL {
+                    let router = cluster.control().address(family);
+                    node.add_route("default", router).unwrap();
+                }
+            }
+        }
         let node = cluster.rig.node(0);
         for (ip, family) in [WEB, EXTERNAL, BALANCED].into_iter().flat_map(by_family) {
             let length = if family == Family::V4 { 32 } else { 128 };
@@ -112,10 +129,21 @@ fn dropped(from: &Host, protocol: Protocol, to: SocketAddr) {
 
 #[test]
 fn source_ranges_hold_for_every_external_frontend() {
-    let Some(mut world) = World::start_or_skip("source_ranges_hold_for_every_external_frontend")
-    else {
-        return;
-    };
+    let name = "source_ranges_hold_for_every_external_frontend";
+    if let Some(world) = World::start_or_skip(name) {
+        play_source_ranges_of_all(world);
+    }
+}
+
+#[test]
+fn source_ranges_hold_for_every_external_frontend_on_nftables() {
+    let name = "source_ranges_hold_for_every_external_frontend_on_nftables";
+    if let Some(world) = World::start_on_nftables_or_skip(name) {
+        play_source_ranges_of_all(world);
+    }
+}
+
+fn play_source_ranges_of_all(mut world: World) {
     let cluster = &mut world.cluster;
     cluster.controller().unwrap().stop(PATIENT).unwrap();
     let args = ["--source-ranges=all"];
@@ -128,6 +156,14 @@ fn source_ranges_hold_for_every_external_frontend() {
 fn source_ranges_hold_for_load_balancer_ips_alone_by_default() {
     let name = "source_ranges_hold_for_load_balancer_ips_alone_by_default";
     if let Some(world) = World::start_or_skip(name) {
+        play_source_ranges(&world, 1);
+    }
+}
+
+#[test]
+fn source_ranges_hold_for_load_balancer_ips_alone_by_default_on_nftables() {
+    let name = "source_ranges_hold_for_load_balancer_ips_alone_by_default_on_nftables";
+    if let Some(world) = World::start_on_nftables_or_skip(name) {
         play_source_ranges(&world, 1);
     }
 }
@@ -171,10 +207,21 @@ fn play_source_ranges(world: &World, closed: usize) {
 
 #[test]
 fn an_address_of_a_proxying_load_balancer_is_left_to_it() {
-    let Some(world) = World::start_or_skip("an_address_of_a_proxying_load_balancer_is_left_to_it")
-    else {
-        return;
-    };
+    let name = "an_address_of_a_proxying_load_balancer_is_left_to_it";
+    if let Some(world) = World::start_or_skip(name) {
+        play_modes_of_load_balancers(&world);
+    }
+}
+
+#[test]
+fn an_address_of_a_proxying_load_balancer_is_left_to_it_on_nftables() {
+    let name = "an_address_of_a_proxying_load_balancer_is_left_to_it_on_nftables";
+    if let Some(world) = World::start_on_nftables_or_skip(name) {
+        play_modes_of_load_balancers(&world);
+    }
+}
+
+fn play_modes_of_load_balancers(world: &World) {
     let mode = |modes: [&str; 2]| {
         let ingress: Vec<_> = (0..2)
             .map(|i| json!({ "ip": BALANCED[i], "ipMode": modes[i] }))
@@ -240,9 +287,20 @@ fn one_client_reaches_one_pod_by_every_frontend_under_affinity() {
 #[test]
 fn an_address_of_a_node_is_served_without_cutting_the_node_off() {
     let name = "an_address_of_a_node_is_served_without_cutting_the_node_off";
-    let Some(world) = World::start_or_skip(name) else {
-        return;
-    };
+    if let Some(world) = World::start_or_skip(name) {
+        play_an_address_of_a_node(&world);
+    }
+}
+
+#[test]
+fn an_address_of_a_node_is_served_without_cutting_the_node_off_on_nftables() {
+    let name = "an_address_of_a_node_is_served_without_cutting_the_node_off_on_nftables";
+    if let Some(world) = World::start_on_nftables_or_skip(name) {
+        play_an_address_of_a_node(&world);
+    }
+}
+
+fn play_an_address_of_a_node(world: &World) {
     let node = world.cluster.rig.node(0);
     let _daemon = node.serve(Protocol::Tcp, 9999).unwrap();
     let own = [node.v4().to_string(), node.v6().to_string()];
@@ -267,11 +325,22 @@ fn an_address_of_a_node_is_served_without_cutting_the_node_off() {
 
 #[test]
 fn the_health_check_node_port_counts_local_endpoints() {
-    const PORT: u16 = 31999;
     let name = "the_health_check_node_port_counts_local_endpoints";
-    let Some(world) = World::start_or_skip(name) else {
-        return;
-    };
+    if let Some(world) = World::start_or_skip(name) {
+        play_health_checks(&world);
+    }
+}
+
+#[test]
+fn the_health_check_node_port_counts_local_endpoints_on_nftables() {
+    let name = "the_health_check_node_port_counts_local_endpoints_on_nftables";
+    if let Some(world) = World::start_on_nftables_or_skip(name) {
+        play_health_checks(&world);
+    }
+}
+
+fn play_health_checks(world: &World) {
+    const PORT: u16 = 31999;
     let local = json!({ "externalTrafficPolicy": "Local", "healthCheckNodePort": PORT });
     let body = |count: usize| {
         format!(

@@ -11,9 +11,10 @@ use portolan_netlink::nftables::{Elements, Key, Set, TableContent, Value, Verdic
 use portolan_plan::Config;
 
 use crate::layout::{
-    ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED, MASQUERADED_OWN,
-    OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, destination, hairpin_key,
-    read_destination, remote_set, sets, slot_key, source_key, sticky_sets, way_key,
+    ALLOWED, ALLOWED_MANY, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MANY, MASQUERADED,
+    MASQUERADED_OWN, OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, destination,
+    hairpin_key, read_destination, remote_set, sets, slot_key, source_key, source_of_many_key,
+    sticky_sets, way_key,
 };
 use crate::needs::{Needs, list_chain, remember_chain};
 use crate::room;
@@ -144,10 +145,15 @@ impl<'a> Builder<'a> {
         }
         // A range of all addresses opens all.
         if way.ranges.iter().all(|range| range.prefix_len() > 0) {
+            let has_many = way.ranges.len() > MANY;
             for range in &way.ranges {
-                let last = source_key(key, range.broadcast());
-                let first = source_key(key, range.network());
-                self.add(ALLOWED, first, Value::UpTo(last));
+                let [first, last] =
+                    [range.network(), range.broadcast()].map(|source| match has_many {
+                        true => source_of_many_key(key, source),
+                        false => source_key(key, source),
+                    });
+                let set = if has_many { ALLOWED_MANY } else { ALLOWED };
+                self.add(set, first, Value::UpTo(last));
                 self.add(RANGED, way_key(key), Value::Present);
             }
         }

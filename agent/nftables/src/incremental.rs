@@ -18,8 +18,9 @@ use portolan_plan::{Config, NodeFacts};
 
 use crate::desire::Builder;
 use crate::layout::{
-    ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED, MASQUERADED_OWN,
-    OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, hairpin_key, way_key,
+    ALLOWED, ALLOWED_MANY, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED,
+    MASQUERADED_OWN, OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, hairpin_key, way_key,
+    way_of_source,
 };
 use crate::needs::has_many_timeouts;
 use crate::plan::change_elements;
@@ -153,9 +154,7 @@ pub fn plan_touched(
     let mut there: BTreeMap<&'static str, Elements> = BTreeMap::new();
     let of_family = |way: &&WayKey| Family::of(way.address) == family;
     for key in touched.ways.iter().filter(of_family) {
-        for set in OF_WAYS {
-            copy_of_way(set, key, observed, &mut there);
-        }
+        copy_way(key, observed, &mut there);
         let was_cluster_ip = copy(CLUSTER_IPS, &address_key(key.address), observed, &mut there);
         if let Some(way) = ways.ways.get(key) {
             wanted.way(key, way);
@@ -236,22 +235,46 @@ fn copy(
     true
 }
 
-/// Copies all elements whose keys begin with a way.
+/// Copies all elements of a way.
+fn copy_way(way: &WayKey, observed: &TableContent, to: &mut BTreeMap<&'static str, Elements>) {
+    let way = way_key(way);
+    let [mut is_ranged, mut has_few] = [false; 2];
+    for set in OF_WAYS {
+        let is_found = copy_of_way(set, &way, observed, to);
+        match set {
+            RANGED => is_ranged = is_found,
+            ALLOWED => has_few = is_found,
+            _ => {}
+        }
+    }
+    // All sources of all ways have to be looked at: not for ways that have none there.
+    if is_ranged && !has_few {
+        let set = observed.sets.get(ALLOWED_MANY);
+        let elements = set.into_iter().flat_map(|(_, elements)| elements);
+        let of_way = elements.filter(|(key, _)| way_of_source(ALLOWED_MANY, key) == Some(&*way));
+        let pairs = of_way.map(|(key, value)| (key.clone(), value.clone()));
+        to.entry(ALLOWED_MANY).or_default().extend(pairs);
+    }
+}
+
+/// Copies all elements whose keys begin with a way; returns `true` if there are any.
 fn copy_of_way(
     set: &'static str,
-    way: &WayKey,
+    way: &[u8],
     observed: &TableContent,
     to: &mut BTreeMap<&'static str, Elements>,
-) {
+) -> bool {
     let Some((_, elements)) = observed.sets.get(set) else {
-        return;
+        return false;
     };
-    let prefix = way_key(way);
-    let from = (Bound::Included(&*prefix), Bound::Unbounded);
+    let from = (Bound::Included(way), Bound::Unbounded);
     let of_way = elements.range::<[u8], _>(from);
-    for (key, value) in of_way.take_while(|(key, _)| key.starts_with(&prefix)) {
+    let mut is_found = false;
+    for (key, value) in of_way.take_while(|(key, _)| key.starts_with(way)) {
+        is_found = true;
         to.entry(set)
             .or_default()
             .insert(key.clone(), value.clone());
     }
+    is_found
 }

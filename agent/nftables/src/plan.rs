@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use portolan_netlink::nftables::{Chain, Elements, Key, Request, Rule, Set, TableContent, Value};
 
-use crate::layout::{CLUSTER_IPS, HAIRPIN, REMOTE, SERVICES};
+use crate::layout::{ALLOWED_MANY, CLUSTER_IPS, HAIRPIN, REMOTE, SERVICES, way_of_source};
 use crate::room;
 
 /// Treatment of elements in the kernel that are not desired.
@@ -134,7 +134,7 @@ impl Plan {
             let (mut deleted, mut added) = difference(there, wanted);
             if surplus == Surplus::Keep {
                 deleted.clear();
-                added.retain(|(key, _)| is_shared || !is_of_way(key, &held));
+                added.retain(|(key, _)| is_shared || !is_of_way(name, key, &held));
             }
             let after = there.len() + added.len() - deleted.len();
             let resized = theirs.and_then(|(theirs, _)| room::resized(set, theirs, after));
@@ -184,10 +184,16 @@ fn push_elements(set: &Arc<str>, deleted: Pairs, added: Pairs, requests: &mut Ve
     }
 }
 
-/// Returns `true` if a key begins with that of a way.
-pub(crate) fn is_of_way(key: &[u8], ways: &Elements) -> bool {
-    let len = ways.keys().next().map_or(usize::MAX, |way| way.len());
-    key.get(..len).is_some_and(|way| ways.contains_key(way))
+/// Returns `true` if a key of a set has one of the ways: it begins with it, but for sources of ways with many.
+pub(crate) fn is_of_way(set: &str, key: &[u8], ways: &Elements) -> bool {
+    let way = match set {
+        ALLOWED_MANY => way_of_source(set, key),
+        _ => {
+            let len = ways.keys().next().map_or(usize::MAX, |way| way.len());
+            key.get(..len)
+        }
+    };
+    way.is_some_and(|way| ways.contains_key(way))
 }
 
 pub(crate) type Pairs = Vec<(Key, Value)>;

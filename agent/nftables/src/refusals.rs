@@ -17,7 +17,9 @@ use portolan_netlink::Errno;
 use portolan_netlink::nftables::{CommitError, Key, Request, Value, Verdict};
 
 use crate::incremental::OF_WAYS;
-use crate::layout::{CLUSTER_IPS, HAIRPIN, REMOTE, address_len, read_address, read_way};
+use crate::layout::{
+    ALLOWED_MANY, CLUSTER_IPS, HAIRPIN, REMOTE, address_len, read_address, read_way, way_of_source,
+};
 use crate::{Hairpin, WayKey, Ways};
 
 /// Most attempts at a transaction. The second has messages of single ways, the third leaves records out, and the others
@@ -116,10 +118,9 @@ impl<'a> LeftOut<'a> {
         set: &str,
         elements: &[(Key, Value)],
     ) -> impl Iterator<Item = Vec<(Key, Value)>> {
-        let is_of_ways = OF_WAYS.contains(&set);
-        let family = self.family;
         let parts = elements.chunk_by(move |(one, _), (other, _)| {
-            is_of_ways && read_way(family, one) == read_way(family, other)
+            let way = self.way_of(set, one);
+            way.is_some() && way == self.way_of(set, other)
         });
         parts.map(<[_]>::to_vec)
     }
@@ -180,8 +181,8 @@ impl<'a> LeftOut<'a> {
     /// The records that an element belongs to.
     fn owners(&self, set: &str, key: &[u8]) -> BTreeSet<RecordKey> {
         let records = || self.table.records.values();
-        if OF_WAYS.contains(&set) {
-            let way = self.way(key).and_then(|way| self.ways.ways.get(&way));
+        if let Some(way) = self.way_of(set, key) {
+            let way = self.ways.ways.get(&way);
             way.map(|way| way.record.key.clone()).into_iter().collect()
         } else if set == CLUSTER_IPS {
             self.owners_of_address(key)
@@ -215,6 +216,15 @@ impl<'a> LeftOut<'a> {
         match of_cluster_ip.is_empty() {
             true => of_kind(false),
             false => of_cluster_ip,
+        }
+    }
+
+    /// The way in a key of a set that has one way in each.
+    fn way_of(&self, set: &str, key: &[u8]) -> Option<WayKey> {
+        match set {
+            ALLOWED_MANY => self.way(way_of_source(set, key)?),
+            _ if OF_WAYS.contains(&set) => self.way(key),
+            _ => None,
         }
     }
 

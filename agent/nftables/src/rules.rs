@@ -13,7 +13,7 @@ use portolan_netlink::nftables::{
 use portolan_plan::{Config, DetectLocal};
 
 use crate::layout::{
-    AFFINITY, ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED,
+    AFFINITY, ALLOWED, ALLOWED_MANY, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED,
     MASQUERADED_OWN, OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_len, push_address,
 };
 use crate::needs::{Needs, list_chain, remember_chain};
@@ -204,6 +204,9 @@ impl Writer<'_> {
         rule.extend(way);
         rule.push(self.source_address(next));
         rule.push(Expression::lookup(ALLOWED, Lookup::Lacks));
+        rule.push(self.source_address(Register::FIRST));
+        rule.extend(self.load_way(Register::FIRST.after(self.len())).0);
+        rule.push(Expression::lookup(ALLOWED_MANY, Lookup::Lacks));
         rule.push(Expression::verdict(&Verdict::Drop));
         self.rule(chain, rule);
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use portolan_model::{
     Affinity, Destination, Families, Family, Frontend, FrontendAddress, FrontendKind, Lists,
     NodeInfo, NodeOverlay, NodeTable, Protocol, Record, RecordKey,
@@ -40,6 +41,15 @@ fn destinations(count: u16) -> Vec<Destination> {
         Destination::new(SocketAddr::from(([10, 244, high, low], 8080)))
     };
     (1..=count).map(destination).collect()
+}
+
+/// Ranges that are apart, so many that their way is one of those with many.
+pub(crate) fn many_ranges() -> Vec<IpNet> {
+    let range = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        IpNet::new([20, high, low, 0].into(), 25).unwrap()
+    };
+    (0..257).map(range).collect()
 }
 
 pub(crate) fn record(service: &str, frontends: Vec<Frontend>, endpoints: u16) -> Record {
@@ -224,6 +234,28 @@ fn ranges_are_merged_and_one_of_all_addresses_opens_all() {
     let content = with(&["10.0.0.0/8", "0.0.0.0/0"]);
     assert!(content.sets[layout::ALLOWED].1.is_empty());
     assert!(content.sets[layout::RANGED].1.is_empty());
+}
+
+#[test]
+fn many_ranges_of_a_way_have_the_source_first() {
+    let with = |ranges: &[IpNet]| {
+        let mut frontend = vip("1.2.3.4", FrontendKind::LoadBalancer, Lists::Cluster);
+        frontend.source_ranges = ranges.to_vec();
+        desired(&table([record("a", vec![frontend], 1)]), None)
+    };
+    let len = |content: &TableContent, set: &str| content.sets[set].1.len();
+    let many = many_ranges();
+    let few = with(&many[..layout::MANY]);
+    assert_eq!(len(&few, layout::ALLOWED), 256);
+    assert_eq!(len(&few, layout::ALLOWED_MANY), 0);
+    let content = with(&many);
+    assert_eq!(len(&content, layout::ALLOWED), 0);
+    assert_eq!(len(&content, layout::ALLOWED_MANY), 257);
+    let (first, last) = content.sets[layout::ALLOWED_MANY].1.iter().next().unwrap();
+    let with_source = |source: [u8; 4]| [&source[..], &*way_key(&way("1.2.3.4"))].concat();
+    assert_eq!(**first, *with_source([20, 0, 0, 0]));
+    let end = with_source([20, 0, 0, 127]);
+    assert_eq!(*last, Value::UpTo(end.into()));
 }
 
 /// All names that rules and elements of a table refer to are in it.

@@ -15,9 +15,9 @@ use portolan_netlink::nftables::{Key, Request, TableContent, Value, Verdict};
 use portolan_plan::{Config, DetectLocal, NodeFacts};
 
 use crate::layout::{
-    ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED, MASQUERADED_OWN,
-    OUTSIDE, RANGED, SERVICES, STICKY, address_key, hairpin_key, read_destination, source_key,
-    way_key,
+    ALLOWED, ALLOWED_MANY, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED,
+    MASQUERADED_OWN, OUTSIDE, RANGED, SERVICES, STICKY, address_key, hairpin_key, read_destination,
+    source_key, source_of_many_key, way_key, way_of_source,
 };
 use crate::rules::{AWAY, REFUSAL};
 use crate::{Surplus, WayKey, plan};
@@ -102,8 +102,10 @@ impl<'a> Walk<'a> {
             self.way,
             "only some sources may connect",
         );
-        if is_ranged.is_some() && !self.is_allowed() {
-            let by = format!("set {ALLOWED}");
+        if is_ranged.is_some()
+            && let Some(set) = self.missing_in()
+        {
+            let by = format!("set {set}");
             return Outcome::Dropped { by };
         }
         let is_outside = self.is_own_pod() != Some(true) || self.is_of_other_node();
@@ -159,20 +161,29 @@ impl<'a> Walk<'a> {
         self.steps.push(Step { place, found, why });
     }
 
-    /// Returns `true` if the source is one of the permitted ones: the range that begins last at or
-    /// before it.
-    fn is_allowed(&mut self) -> bool {
-        let key = source_key(&self.way, self.packet.source);
-        let set = self.content.sets.get(ALLOWED);
-        let last = set.and_then(|(_, elements)| elements.range(..=key.clone()).next_back());
-        let is_in = last.is_some_and(|(first, value)| match value {
+    /// The set of the way's permitted sources, if the source is none of them.
+    fn missing_in(&mut self) -> Option<&'static str> {
+        let (way, source) = (way_key(&self.way), self.packet.source);
+        let elements = |set: &str| {
+            let found = self.content.sets.get(set).into_iter();
+            found.flat_map(|(_, elements)| elements)
+        };
+        let way: &[u8] = &way;
+        let of_way = |set: &'static str| {
+            elements(set).filter(move |(key, _)| way_of_source(set, key) == Some(way))
+        };
+        let (set, key) = match of_way(ALLOWED_MANY).next() {
+            Some(_) => (ALLOWED_MANY, source_of_many_key(&self.way, source)),
+            None => (ALLOWED, source_key(&self.way, source)),
+        };
+        let is_in = of_way(set).any(|(first, value)| match value {
             Value::UpTo(last) => *first <= key && key <= *last,
             _ => *first == key,
         });
         let found = is_in.then(|| "present".to_owned());
-        let place = format!("set {ALLOWED} {} {}", self.way, self.packet.source);
+        let place = format!("set {set} {} {source}", self.way);
         self.note(place, found, "the source may connect");
-        is_in
+        (!is_in).then_some(set)
     }
 
     /// Whether the packet is one of the node's own pods; `None` if that cannot be recognised.

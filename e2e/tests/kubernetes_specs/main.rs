@@ -101,7 +101,7 @@ fn spread_over_zones(kubelets: &Kubelets) {
 /// The plugin of CoreDNS that knows the names of Services: with Portolan its controllers have them.
 fn names(proxy: &Proxy) -> String {
     match proxy {
-        Proxy::Portolan => format!("grpc . {NAMES}:5300"),
+        Proxy::Portolan(_) => format!("grpc . {NAMES}:5300"),
         Proxy::KubeProxy(_) => {
             // In a block of YAML, whose lines are indented.
             let lines = [
@@ -117,18 +117,33 @@ fn names(proxy: &Proxy) -> String {
 
 /// Starts the service proxy, and waits until it has programmed all nodes.
 fn start_proxy(kubelets: &Kubelets, proxy: &Proxy) -> Option<(KubeProxies, ApiOnLan)> {
-    let Proxy::KubeProxy(mode) = proxy else {
-        let chart = Chart::find(kubelets).expect("Helm and the chart");
-        let mut values = values(kubelets, "10.96.0.1:443");
-        values["dns"] = json!({ "zones": ["cluster.local"], "pods": "insecure" });
-        values["controller"]["service"] = json!({ "clusterIP": NAMES });
-        chart.install(kubelets, &values).unwrap();
-        return None;
+    let mode = match proxy {
+        Proxy::Portolan(dataplane) => {
+            install(kubelets, dataplane);
+            return None;
+        }
+        Proxy::KubeProxy(mode) => mode,
     };
     let (rig, directory) = (&kubelets.rig, kubelets.directory());
     let api = ApiOnLan::start(kubelets.servers(), control(rig), directory).unwrap();
     let proxies = KubeProxies::start(mode, rig, api.url(), directory).unwrap();
     Some((proxies, api))
+}
+
+/// Installs Portolan's chart with agents of a dataplane.
+fn install(kubelets: &Kubelets, dataplane: &str) {
+    let chart = Chart::find(kubelets).expect("Helm and the chart");
+    let mut values = values(kubelets, "10.96.0.1:443");
+    values["dns"] = json!({ "zones": ["cluster.local"], "pods": "insecure" });
+    values["controller"]["service"] = json!({ "clusterIP": NAMES });
+    values["agent"]["dataplane"] = json!(dataplane);
+    chart.install(kubelets, &values).unwrap();
+    // As the kernel has it: a value that the chart ignored would leave another dataplane in charge.
+    for node in kubelets.rig.nodes() {
+        let tables = node.exec(&["nft", "list", "tables"]).unwrap_or_default();
+        let is_there = tables.lines().any(|table| table == "table ip portolan");
+        assert_eq!(is_there, dataplane == "nftables", "{tables}");
+    }
 }
 
 /// Runs the specs; report and log go to the directory of results.

@@ -26,6 +26,8 @@ fn rows_of_the_table_that_a_command_sees() {
         return;
     }
     let (rows, rig) = (rows(), rig());
+    // Four kinds, two policies and two families: four situations by both protocols, eight by TCP.
+    assert_eq!(rows.len(), 4 * 2 * 2 * (4 * 2 + 8));
     let stage = Stage::new(&rig).unwrap();
     let objects = stage.objects(&rig, &rows);
     // The command starts when the first table is served.

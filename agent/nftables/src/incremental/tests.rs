@@ -11,6 +11,7 @@ use portolan_plan::Config;
 use proptest::prelude::*;
 
 use super::*;
+use crate::tests::many_ranges;
 use crate::{Surplus, advance, desire, plan};
 
 /// A Service of few addresses and ports, so that some have the same.
@@ -88,7 +89,10 @@ fn change(table: &mut NodeTable, number: u8, service: Option<&Service>) {
         frontend.lists = Lists::Local;
     }
     if service.is_ranged {
-        frontend.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+        frontend.source_ranges = match service.port {
+            80 => many_ranges(),
+            _ => vec!["192.0.2.0/24".parse().unwrap()],
+        };
     }
     let unique: BTreeMap<u8, u32> = service.endpoints.iter().copied().collect();
     let destinations: Vec<_> = unique.into_iter().map(|pair| destination(&pair)).collect();

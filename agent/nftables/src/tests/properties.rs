@@ -19,7 +19,7 @@ struct Service {
 }
 
 fn service() -> impl Strategy<Value = Service> {
-    let more = (any::<bool>(), any::<bool>(), 0u8..4);
+    let more = (any::<bool>(), any::<bool>(), 0u8..8);
     (0u8..40, 0u8..4, more).prop_map(|(endpoints, local, (is_held, is_sticky, ranges))| Service {
         endpoints,
         local,
@@ -50,6 +50,9 @@ fn table_of(services: &BTreeMap<u8, Service>) -> NodeTable {
         balancer.source_ranges = of_service
             .map(|(range, _)| range.parse().unwrap())
             .collect();
+        if service.ranges & 4 != 0 {
+            balancer.source_ranges.extend(many_ranges());
+        }
         let cluster_ip = vip(
             &format!("10.96.0.{number}"),
             FrontendKind::ClusterIp,
