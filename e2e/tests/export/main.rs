@@ -281,16 +281,18 @@ fn shape(content: &TableContent) -> (Vec<String>, Vec<String>) {
             name,
             data,
             is_interval,
-            dynamic,
+            is_dynamic,
             ..
         } = set;
+        // The agent gives other sets sizes too, which depend on what they had.
+        let size = set.size.filter(|_| *is_dynamic);
         let elements: BTreeSet<String> = elements
             .iter()
             .map(|(key, value)| format!("{key:?} {value:?}"))
             .collect();
         let is_of_numbers = name.ends_with("endpoints");
         let data = (!is_of_numbers).then_some(data);
-        format!("{name} {data:?} {is_interval} {dynamic:?} {elements:?}")
+        format!("{name} {data:?} {is_interval} {is_dynamic} {size:?} {elements:?}")
     });
     (chains.collect(), sets.collect())
 }

@@ -165,7 +165,7 @@ fn as_many_endpoints_as_fit_are_served_and_more_are_left_out_by_name() {
     assert_eq!(kernel(node).0, 0);
     no_answer(&visitor.pod, Protocol::Tcp, to);
     // Changes of others arrive.
-    let more = vec![
+    let more = [
         vec![service("more", ["10.96.0.30", "fd00:10:96::30"], json!({}))],
         slices("more", &[(&pods[1], 1)]),
     ];

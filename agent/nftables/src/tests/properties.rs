@@ -58,12 +58,12 @@ fn table_of(services: &BTreeMap<u8, Service>) -> NodeTable {
             FrontendKind::ClusterIp,
             Lists::Cluster,
         );
-        let mut record = record(&name, vec![cluster_ip, balancer], service.endpoints);
+        let mut record = record(&name, vec![cluster_ip, balancer], service.endpoints.into());
         let timeout_seconds = 10 + u32::from(number % 2);
         record.affinity = service.is_sticky.then_some(Affinity { timeout_seconds });
         let own = NodeOverlay {
-            local: destinations(service.local.min(service.endpoints)),
-            own: destinations(service.local)
+            local: destinations(service.local.min(service.endpoints).into()),
+            own: destinations(service.local.into())
                 .iter()
                 .map(|d| d.address)
                 .collect(),
