@@ -7,6 +7,12 @@
 # Jobs that measure times and shares of processors: each runs alone, after all others.
 ALONE='^(servers (security|browser)|netns (userspace|nftables|edge)) '
 
+# The tests of load balancers' attributes, and of imports beside the programs that they are of.
+ATTRIBUTES=rows::,refused::,families::,packets::,policy::,hashed::,keepalived::,ldirectord::
+
+# skipped NAME,NAME...: arguments that leave these tests out.
+skipped() { echo "--skip,${1//,/,--skip,}"; }
+
 jobs_pure() {
     echo "pure unit 80 @unit"
     echo "pure director 10 examples explain files import_settings importers properties schema"
@@ -20,7 +26,7 @@ jobs_netns() {
     echo "netns nftables 15 nftables:--skip,large::,--skip,neighbours"
     [ -z "$ALL" ] || echo "netns nftables_large 120 nftables:--test-threads=1,large::"
     # Real firewalls take a processor while they start.
-    echo "netns neighbours 60 nftables:neighbours"
+    [ -z "$ALL" ] || echo "netns neighbours 60 nftables:neighbours"
     echo "netns conformance 45 conformance_more:on_nftables"
     # The same rows as ours, on a real kube-proxy in nftables mode.
     [ -z "$ALL" ] || echo "netns kube_proxy 300 conformance_kube_proxy"
@@ -71,20 +77,17 @@ uml starts 50 starts prepare
 uml input 45 bad_input binding addresses
 uml agent 60 agent foreign once
 uml gateways 30 gateways:gateways_of_ipvs
-uml multicluster 180 multicluster:on_ipvs
 uml failover 80 failover
 uml drift 60 drift seen:--skip,ten_thousand
 uml kernel 20 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke
 EOF
-    local attributes=rows::,refused::,families::,packets::,policy::,hashed:: skipped
-    skipped=--skip,${attributes//,/,--skip,}
     # Checks by way of a Service do over IPv6 what they do over IPv4, and take a minute.
     if [ -n "$ALL" ]; then
-        echo "uml director 270 director:$skipped"
-        echo "uml attributes 220 director:$attributes"
+        echo "uml director 310 director:$(skipped "$ATTRIBUTES")"
+        echo "uml attributes 220 director:$ATTRIBUTES"
+        echo "uml multicluster 180 multicluster:on_ipvs"
     else
-        echo "uml director 200 director:$skipped,--skip,over_ipv6"
-        echo "uml attributes 180 director:$attributes,--skip,four_thousand"
+        echo "uml director 190 director:$(skipped "$ATTRIBUTES"),--skip,over_ipv6"
     fi
     uml_is_packaged || jobs_nftables uml
     [ -z "$ALL" ] || cat <<'EOF'
@@ -101,8 +104,7 @@ EOF
 # Both dataplanes on one kernel, and all rows of the table with nftables, those of SCTP too. The package's kernel has no
 # nftables that translates.
 jobs_nftables() {
-    echo "$1 nftables 50 nftables:every_row_of_the_table"
-    [ -z "$ALL" ] || echo "$1 nftables_more 120 conformance_more:on_nftables nftables:a_client_stays"
+    [ -z "$ALL" ] || echo "$1 nftables 170 nftables:every_row_of_the_table,a_client_stays conformance_more:on_nftables"
     echo "$1 changeover 15 changeover"
     echo "$1 takeover_mode 60 takeover:nftables_mode"
     echo "$1 takeover_nftables 40 takeover:to_nftables"
@@ -123,13 +125,13 @@ jobs_debian() {
 # The package's kernel of User Mode Linux is that of Debian 12.
 jobs_packaged() {
     echo "packaged kernel 30 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke"
-    [ -z "$ALL" ] || echo "packaged conformance 250 conformance conformance_more:--skip,on_nftables services policies director:--skip,over_ipv6"
+    [ -z "$ALL" ] || echo "packaged conformance 250 conformance conformance_more:--skip,on_nftables services policies director:$(skipped "$ATTRIBUTES"),--skip,over_ipv6"
 }
 
 # A kernel with IPVS needs no guest. The jobs of uml have every test file that those of debian have.
 # Kubelets change settings of the whole kernel, so that they run in guests only. The lane netns plays rows with nftables.
 jobs_guest() {
-    jobs_uml | sed -E '/ (install|migration|kubernetes_specs)$/d; /^uml (changeover|takeover_nftables|nftables|nftables_more) /d; s/^uml /guest /'
+    jobs_uml | sed -E '/ (install|migration|kubernetes_specs)$/d; /^uml (changeover|takeover_nftables|nftables) /d; s/^uml /guest /'
     echo "guest changeover 60 changeover"
     echo "guest takeover_nftables 90 takeover:to_nftables"
 }

@@ -45,12 +45,34 @@ impl Unpacked {
     pub fn command(&self, path: &str) -> Command {
         let mut command = Command::new(self.0.join(path));
         let libraries = ["usr/lib", "lib"].map(|directory| {
-            let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
-            self.0.join(directory).join(machine).display().to_string()
+            let path = self.0.join(directory).join(machine());
+            path.display().to_string()
         });
         command.env("LD_LIBRARY_PATH", libraries.join(":"));
         command
     }
+
+    /// As [`Self::command`], of a program in Perl, with its modules.
+    #[must_use]
+    pub fn perl(&self, path: &str) -> Command {
+        let of_version = ["usr/share/perl".to_owned()].into_iter();
+        let of_version = of_version.chain(["perl", "perl5"].map(|directory| {
+            let machine = machine();
+            format!("usr/lib/{machine}/{directory}")
+        }));
+        let of_version = of_version.flat_map(|parent| std::fs::read_dir(self.0.join(parent)));
+        let of_version = of_version.flatten().flatten().map(|entry| entry.path());
+        let all = std::iter::once(self.0.join("usr/share/perl5")).chain(of_version);
+        let all: Vec<_> = all.map(|path| path.display().to_string()).collect();
+        let mut command = self.command(path);
+        command.env("PERL5LIB", all.join(":"));
+        command
+    }
+}
+
+/// The name of this kind of machine in paths of Debian.
+fn machine() -> String {
+    format!("{}-linux-gnu", std::env::consts::ARCH)
 }
 
 /// An unpacked package with a program; `None` if it is not unpacked.

@@ -5,7 +5,7 @@
 use anyhow::Context as _;
 use portolan_dataplane::{
     Dataplane as _, DataplaneError, Kernel, KernelConfig, KubeProxyObjects, NftablesKernel,
-    settings, settings_without_ipvs,
+    settings_at_start, settings_without_ipvs,
 };
 use portolan_model::Families;
 use portolan_plan::kube_proxy::VIP_DEVICE;
@@ -36,8 +36,8 @@ pub(super) async fn start_ipvs(
     let (kernel, config) = prepare_ipvs(args, config, (kernel, families)).await?;
     let parts = Parts {
         plane: Some(plane(PlaneKind::Ipvs, args, &config)?),
+        settings: settings_at_start(&args.tune.tuning(), config.rules_mode),
         reconciler: Reconciler::new(kernel, config),
-        settings: settings(&args.tune.tuning()),
         families,
         place,
     };

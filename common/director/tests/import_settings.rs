@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use portolan_director::import::kernel::Kernel;
 use portolan_director::import::{Class, Import, ipvsadm, keepalived, kernel, ldirectord};
-use portolan_director::{File, Forwarding, LoadBalancer, SchedulerFlag};
+use portolan_director::{File, Forwarding, LoadBalancer, Packets, SchedulerFlag};
 use portolan_model::check::{OnFailure, Probe};
+use portolan_model::{Families, Family};
 use regex::bytes::Regex;
 
 fn keepalived(text: &str) -> Import {
@@ -298,4 +299,60 @@ fn a_port_that_only_some_frontends_need_is_refused() {
     };
     assert_eq!(only(&with(80)).backends[0].port, None);
     assert_eq!(with(8080).exit_code(), 1);
+}
+
+#[test]
+fn a_mark_of_keepalived_has_the_family_of_its_servers() {
+    let mark = "virtual_server fwmark 7";
+    let group = "virtual_server_group g {\n fwmark 7\n}\nvirtual_server group g";
+    let of_v6 = "virtual_server_group g {\n fwmark 7 inet6\n}\nvirtual_server group g";
+    for (service, settings, family) in [
+        (mark, "real_server 10.0.0.1 80", Family::V4),
+        (mark, "real_server fd00::1 80", Family::V6),
+        (mark, "lvs_method TUN\n real_server fd00::1", Family::V6),
+        (mark, "ip_family inet6\n real_server fd00::1 80", Family::V6),
+        (group, "real_server 10.0.0.1 80", Family::V4),
+        (of_v6, "real_server fd00::1 80", Family::V6),
+    ] {
+        let import = keepalived(&format!("{service} {{\n {settings}\n}}\n"));
+        let Packets::Mark { families, .. } = only(&import).frontends[0].packets else {
+            panic!("{}", import.to_yaml());
+        };
+        let expected: Families = [family].into_iter().collect();
+        assert_eq!(families, expected, "{service} {settings}");
+    }
+}
+
+#[test]
+fn what_keepalived_corrects_is_corrected() {
+    let import = keepalived(
+        "virtual_server 192.0.2.1 0 {\n protocol TCP\n ops\n quorum 9\n hysteresis 9\n real_server 10.0.0.1 {\n \
+         weight 3\n }\n real_server 10.0.0.1 {\n weight 9\n }\n}\nvirtual_server 192.0.2.2 80 {\n protocol TCP\n}\n",
+    );
+    let report = import.report();
+    for note in [
+        "1: ~: persistence_timeout: absent with port 0: 360, as keepalived has it",
+        "1: ~: ops: not UDP: left out, as keepalived has it",
+        "1: ~: quorum: 9 is above the weight of all servers: 3, as keepalived has it",
+        "1: ~: hysteresis: 9 is not below the quorum: 2, as keepalived has it",
+        "9: w: real_server: there already: left out, as keepalived has it",
+        "13: w: virtual_server: no real servers: left out, as keepalived has it",
+    ] {
+        assert!(report.contains(note), "{note}: {report}");
+    }
+    assert_eq!(import.exit_code(), 2, "{report}");
+    let balancer = only(&import);
+    assert_eq!(balancer.backends.len(), 1);
+    let timeout = balancer.persistence.map(|persistence| persistence.timeout);
+    assert_eq!(timeout, Some(Duration::from_secs(360)));
+    assert!(!balancer.one_packet);
+    let health = &balancer.health;
+    assert_eq!((health.quorum, health.hysteresis), (3, 2));
+}
+
+#[test]
+fn one_packet_stays_for_a_mark() {
+    let import = keepalived("virtual_server fwmark 7 {\n ops\n real_server 10.0.0.1 53\n}\n");
+    assert!(only(&import).one_packet);
+    assert_eq!(import.exit_code(), 0, "{}", import.report());
 }

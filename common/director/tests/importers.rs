@@ -208,7 +208,7 @@ fn included_files_and_conditions_of_keepalived_are_read() {
         _ => Vec::new(),
     };
     let text = "include conf.d/*.conf\nvirtual_server 192.0.2.1 ${P} {\n  @a protocol TCP\n  \
-                @^a protocol UDP\n  @b lb_algo rr\n}\n";
+                @^a protocol UDP\n  @b lb_algo rr\n  real_server 10.0.0.1 80\n}\n";
     let import = keepalived_of(text, &include, Some("a"));
     let notes: Vec<String> = import.notes.iter().map(ToString::to_string).collect();
     assert!(

@@ -50,6 +50,12 @@ pub(super) fn isolate(lan: &Namespace, host: &Host, isolated: bool) -> Result<()
     )])
 }
 
+/// Takes the carrier from a machine's link, whose interface stays up, or gives it back.
+pub(super) fn unplug(lan: &Namespace, host: &Host, unplugged: bool) -> Result<()> {
+    let state = if unplugged { "down" } else { "up" };
+    lan.ip(&[format!("link set {} {state}", host.name())])
+}
+
 /// Sets the largest packet of a machine's link, at both ends.
 pub(super) fn set_mtu(lan: &Namespace, host: &Host, bytes: u16) -> Result<()> {
     lan.ip(&[format!("link set {} mtu {bytes}", host.name())])?;

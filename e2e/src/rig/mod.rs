@@ -131,6 +131,11 @@ impl Rig {
             .try_for_each(|end| lan::isolate(&self.lan, end, cut))
     }
 
+    /// Unplugs a machine of the LAN, or plugs it in again: its interface stays up and has no carrier.
+    pub fn unplug(&self, host: &Host, unplugged: bool) -> Result<()> {
+        lan::unplug(&self.lan, host, unplugged)
+    }
+
     /// The first outside client.
     ///
     /// # Panics

@@ -5,6 +5,8 @@
 use portolan_e2e::cluster::{PATIENT, program};
 use portolan_e2e::lane::{self, Need};
 
+use super::same::{apply, assert_same, import, servers};
+use super::via::run;
 use super::world::World;
 
 /// Commands of `ipvsadm` that an operator has run.
@@ -18,6 +20,13 @@ const COMMANDS: [&str; 8] = [
     "-a -f 7 -r 10.0.0.31:0 -i -w 2 --tun-type gue --tun-port 6080 --tun-csum",
     "--set 900 60 300",
 ];
+
+/// Has `ipvsadm` run the commands.
+fn run_commands(world: &World) {
+    for command in COMMANDS {
+        run(world.director(), &format!("ipvsadm {command}"));
+    }
+}
 
 fn state(world: &World) -> [String; 3] {
     let director = world.director();
@@ -36,10 +45,7 @@ fn a_kernel_becomes_a_file_that_makes_the_same_kernel() {
     }
     let world = World::new(0);
     let director = world.director();
-    for command in COMMANDS {
-        let words: Vec<_> = ["ipvsadm"].into_iter().chain(command.split(' ')).collect();
-        director.exec(&words).unwrap();
-    }
+    run_commands(&world);
     let before = state(&world);
     let agent = program("portolan-agent").unwrap();
     // The exit code is 0: all of it has the same meaning.
@@ -64,4 +70,22 @@ fn a_kernel_becomes_a_file_that_makes_the_same_kernel() {
         [lines(servers), lines(thresholds), lines(timeouts)]
     };
     assert_eq!(sorted(state(&world)), sorted(before), "{file}");
+}
+
+#[test]
+fn what_ipvsadm_saves_makes_the_same_but_for_thresholds() {
+    if !lane::provides("import", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let world = World::new(0);
+    run_commands(&world);
+    let saved = world.ipvsadm();
+    // It saves no thresholds: those of the only server that has some are given up here too.
+    let without = "ipvsadm -e -t 192.0.2.50:80 -r 10.0.0.11:8080 -m -w 3 -x 0 -y 0";
+    run(world.director(), without);
+    let before = servers(&world);
+    run(world.director(), "ipvsadm -C");
+    let yaml = import(&world, "ipvsadm", &saved);
+    apply(&world, &yaml);
+    assert_same(&world, &before);
 }

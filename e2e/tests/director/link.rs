@@ -28,11 +28,9 @@ fn noted(log: &Path, changes: usize) -> String {
     text
 }
 
-#[test]
-fn a_director_without_its_own_link_keeps_its_backends_and_starts_no_program() {
-    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
-        return;
-    }
+/// A director with two checked backends and programs. Its link is taken away and given back: neither the kernel nor the
+/// programs learn of it.
+fn survives(director: &str, cut: fn(&World, bool)) {
     let world = World::new(3);
     let (a, b, sorry) = (world.real(0), world.real(1), world.real(2));
     let programs = tempfile::tempdir().unwrap();
@@ -45,7 +43,8 @@ fn a_director_without_its_own_link_keeps_its_backends_and_starts_no_program() {
          hooks: {{onQuorum: [{path}, quorum], onBackend: [{path}, backend]}}\n",
         sorry.v4()
     );
-    world.write(&balancer(&spec, &[(a, ""), (b, "")]));
+    let text = balancer(&spec, &[(a, ""), (b, "")]);
+    world.write(&format!("{text}{director}"));
     let _serving = [serve(a), serve(b), serve(sorry)];
     let mut agent = world.start_agent();
     world.wait_for_answers(&[a.name(), b.name()]);
@@ -53,8 +52,7 @@ fn a_director_without_its_own_link_keeps_its_backends_and_starts_no_program() {
     let first = noted(&log, 3);
     let before = world.ipvsadm();
 
-    // The routes of the link go with it.
-    run(world.director(), "ip link set eth0 down");
+    cut(&world, true);
     agent
         .wait_for_log("checks give no verdicts because of this machine", PATIENT)
         .unwrap();
@@ -62,9 +60,33 @@ fn a_director_without_its_own_link_keeps_its_backends_and_starts_no_program() {
     assert_eq!(world.ipvsadm(), before);
     assert_eq!(noted(&log, 3), first);
 
-    run(world.director(), "ip link set eth0 up");
+    cut(&world, false);
     world.wait_for_answers(&[a.name(), b.name()]);
     pass(LONG);
     assert_eq!(world.ipvsadm(), before);
     assert_eq!(noted(&log, 3), first);
+}
+
+#[test]
+fn a_director_without_its_own_link_keeps_its_backends_and_starts_no_program() {
+    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    // The routes of the link go with it.
+    survives("", |world, is_cut| {
+        let state = if is_cut { "down" } else { "up" };
+        run(world.director(), &format!("ip link set eth0 {state}"));
+    });
+}
+
+/// The setting by which routes go with the carrier.
+const DIRECTOR: &str = "---\napiVersion: portolan.dev/v1alpha1\nkind: Director\nmetadata: {name: node1}\n\
+    spec: {sysctls: {values: {net.ipv4.conf.all.ignore_routes_with_linkdown: 1}}}\n";
+
+#[test]
+fn a_director_whose_link_lost_its_carrier_keeps_its_backends_where_routes_go_with_it() {
+    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    survives(DIRECTOR, World::unplug);
 }

@@ -9,6 +9,8 @@ mod families;
 mod hashed;
 mod hooks;
 mod import;
+mod keepalived;
+mod ldirectord;
 mod link;
 mod marks;
 mod packets;
@@ -16,6 +18,7 @@ mod policy;
 mod refused;
 mod rows;
 mod rules;
+mod same;
 mod standby;
 mod via;
 mod ways;
@@ -30,6 +33,7 @@ use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::Protocol;
 use portolan_e2e::wait::wait_for;
 
+use rules::{conntrack, set_conntrack};
 use world::{CHECKS, PORT, World, balancer, serve, vip};
 
 #[test]
@@ -191,6 +195,7 @@ fn real_servers_are_reached_directly_and_by_tunnels() {
     real.exec(&["sh", "-c", settings]).unwrap();
     let _serving = serve(real);
     world.write(&text);
+    set_conntrack(&world, "0");
     let mut agent = world.start_agent();
     agent.wait_for_log("programmed", PATIENT).unwrap();
     for (address, forwarding, _) in METHODS {
@@ -202,4 +207,5 @@ fn real_servers_are_reached_directly_and_by_tunnels() {
     }
     let rules = director.exec(&["iptables-save"]).unwrap();
     assert!(!rules.contains("192.0.2."), "{rules}");
+    assert_eq!(conntrack(&world), "0", "packets pass by conntrack");
 }

@@ -48,6 +48,17 @@ fn sets(world: &World) -> BTreeSet<String> {
     names.lines().map(str::to_owned).collect()
 }
 
+/// The setting by which connections of IPVS are in conntrack.
+pub(super) fn conntrack(world: &World) -> String {
+    let value = on_director(world, "cat /proc/sys/net/ipv4/vs/conntrack");
+    value.trim().to_owned()
+}
+
+pub(super) fn set_conntrack(world: &World, value: &str) {
+    let namespace = world.director().namespace();
+    namespace.sysctl(&[("ipv4/vs/conntrack", value)]).unwrap();
+}
+
 /// Waits until a real server sees this source of the client's connections.
 fn wait_for_source(world: &World, expected: IpAddr) {
     let mut last = None;
@@ -82,6 +93,7 @@ fn a_director_that_needs_no_rules_has_none_until_it_does() {
     let plain = needs.replace("  sourceNat: true\n", "");
     assert_ne!(plain, needs);
     world.write(&plain);
+    set_conntrack(&world, "0");
 
     let (path, runs) = noting_tools(world.directory.path());
     let start = || {
@@ -94,6 +106,7 @@ fn a_director_that_needs_no_rules_has_none_until_it_does() {
     world.wait_for_answers(&[a.name(), b.name()]);
     wait_for_source(&world, client.into());
     assert!(!runs.exists(), "{:?}", std::fs::read_to_string(&runs));
+    assert_eq!(conntrack(&world), "1", "answers pass firewalls of the host");
     let owned = ["KUBE-6-PORTOLAN-OWNED", "KUBE-PORTOLAN-OWNED"].map(str::to_owned);
     assert_eq!(sets(&world), owned.into());
     assert!(!on_director(&world, "iptables-save").contains("KUBE-"));
@@ -115,8 +128,10 @@ fn a_director_that_needs_no_rules_has_none_until_it_does() {
         lines.map(str::to_owned).collect()
     };
     agent.kill9().unwrap();
+    set_conntrack(&world, "0");
     let mut agent = start();
     agent.wait_for_log("started", PATIENT).unwrap();
+    assert_eq!(conntrack(&world), "1");
     world.wait_for_answers(&[a.name(), b.name()]);
     wait_for_source(&world, world.director().v4().into());
 
@@ -127,6 +142,7 @@ fn a_director_that_needs_no_rules_has_none_until_it_does() {
     assert_eq!(rules_of(&after), rules_of(&rules));
     let set = on_director(&world, "ipset list KUBE-EXTERNAL-IP");
     assert!(!set.contains(VIP), "{set}");
+    assert_eq!(conntrack(&world), "1", "connections may depend on it");
     // The sets of all families go with them.
     agent.kill9().unwrap();
     let directory = world.directory.path().join("state");

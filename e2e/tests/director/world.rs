@@ -55,6 +55,11 @@ impl World {
         &self.rig.clients()[1 + number]
     }
 
+    /// Takes the carrier from the director's link, or gives it back.
+    pub(crate) fn unplug(&self, unplugged: bool) {
+        self.rig.unplug(self.director(), unplugged).unwrap();
+    }
+
     pub(crate) fn write(&self, text: &str) {
         // As an editor does: the agent never reads half a file.
         let new = self.directory.path().join("new");

@@ -10,7 +10,8 @@ mod bgp;
 mod pair;
 mod vrrp;
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::figure::figure;
@@ -18,11 +19,22 @@ use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Load, LoadConfig};
 use portolan_e2e::wait::wait_for;
 
-use pair::{LONG, Pair, Survival, TIMEOUT, vip};
+use pair::{LONG, Pair, Survival, TIMEOUT, first_answer, vip};
 
-/// Kills the first director under load, and has the second one answer. Returns the lost connections: long and
-/// short ones, and the number of short ones.
-fn lost(survival: Survival) -> (usize, usize, u64) {
+/// Result of a failover under load.
+struct Failover {
+    /// Lost ones of the long connections.
+    long: usize,
+    /// Lost ones of the short connections.
+    short: usize,
+    /// Number of short connections.
+    of: u64,
+    /// Time from the death of one director to the first answer of the other.
+    first_answer: Duration,
+}
+
+/// Kills the first director under load, and has the second one answer.
+fn fail_over(survival: Survival) -> Failover {
     let pair = Pair::start(survival, "vips: {interface: eth0, role: Command}");
     pair.command(0, "active");
     let mut long = pair.connect();
@@ -47,7 +59,12 @@ fn lost(survival: Survival) -> (usize, usize, u64) {
         .node(0)
         .exec(&["ip", "link", "set", "eth0", "down"])
         .unwrap();
-    pair.command(1, "active");
+    let (client, from) = (pair.client(), Instant::now());
+    let first_answer = thread::scope(|scope| {
+        let asking = scope.spawn(|| first_answer(client, from));
+        pair.command(1, "active");
+        asking.join().unwrap()
+    });
     more(load.answered() + 200).unwrap();
     let report = load.stop();
     let mut lost = 0;
@@ -55,14 +72,24 @@ fn lost(survival: Survival) -> (usize, usize, u64) {
         // The one that answered before, or the connection is another one.
         lost += usize::from(!matches!(connection.ask(), Ok(answer) if answer.name == *name));
     }
-    (lost, report.failures.len(), report.requests)
+    Failover {
+        long: lost,
+        short: report.failures.len(),
+        of: report.requests,
+        first_answer,
+    }
 }
 
 fn count(survival: Survival, test: &str) -> Option<usize> {
     if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
         return None;
     }
-    let (long, short, of) = lost(survival);
+    let Failover {
+        long,
+        short,
+        of,
+        first_answer,
+    } = fail_over(survival);
     let name = format!("{survival:?}").to_lowercase();
     println!("{name}: {long} of {LONG} long and {short} of {of} short connections lost");
     figure(
@@ -75,6 +102,12 @@ fn count(survival: Survival, test: &str) -> Option<usize> {
         &format!("failover_{name}_short_lost"),
         short as f64,
         "connections",
+        None,
+    );
+    figure(
+        &format!("failover_{name}_first_answer"),
+        first_answer.as_secs_f64() * 1000.0,
+        "ms",
         None,
     );
     Some(long)

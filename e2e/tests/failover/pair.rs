@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_e2e::cluster::{PATIENT, program};
 use portolan_e2e::rig::{Connection, EchoServer, Host, Process, Protocol, Rig, RigConfig};
@@ -18,6 +18,9 @@ const PORT: u16 = 8080;
 pub(super) const LONG: usize = 50;
 /// Time for one question.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Time for one of many questions.
+const QUESTION: Duration = Duration::from_millis(200);
 
 /// Means by which connections outlive their director.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +130,14 @@ impl Pair {
         })
         .unwrap();
     }
+}
+
+/// Returns the time from `from`, when no director answers any more, to the first answer. Each question has a connection of
+/// its own, so that none waits for a packet to be repeated.
+pub(super) fn first_answer(client: &Host, from: Instant) -> Duration {
+    let ask = || client.request(Protocol::Tcp, vip(), QUESTION).ok();
+    wait_for("an answer of the other director", PATIENT, ask).unwrap();
+    from.elapsed()
 }
 
 pub(super) fn vip() -> SocketAddr {

@@ -16,7 +16,7 @@ use portolan_e2e::programs::{Unpacked, unpacked};
 use portolan_e2e::rig::{Load, LoadConfig, Process};
 use portolan_e2e::wait::wait_for;
 
-use super::pair::{LONG, Pair, Survival, TIMEOUT, VIP, socket, start_agent, vip};
+use super::pair::{LONG, Pair, Survival, TIMEOUT, VIP, first_answer, socket, start_agent, vip};
 
 const GUIDE: &str = include_str!("../../../docs/directors-in-pairs.md");
 /// An agent that refuses every command while the file `down` lies beside it. Otherwise it takes each role, and ends
@@ -204,6 +204,9 @@ fn switch(vrrp: &mut Vrrp, load: &Load, begin: Instant) -> Windows {
     };
     let from = Instant::now();
     link(vrrp, "down");
+    let answered = first_answer(vrrp.pair.client(), from);
+    let name = format!("vrrp_{way:?}_first_answer").to_lowercase();
+    figure(&name, answered.as_secs_f64() * 1000.0, "ms", None);
     switched(vrrp, from, 1, "the link went");
     // It comes back with the higher priority.
     let from = Instant::now();

@@ -60,6 +60,11 @@ impl Iptables {
         Self::with(Tools::new(variant), record)
     }
 
+    /// Returns `true` if this run or an earlier one has written rules.
+    pub(crate) fn has_written(&self) -> bool {
+        !self.written.is_empty()
+    }
+
     /// Chooses the variant now.
     pub(crate) async fn choose(&mut self) -> Result<(), DataplaneError> {
         self.tools.choose(tools::AT_START).await.map(drop)

@@ -57,7 +57,7 @@ pub use modules::{Modprobe, Modules, load_modules};
 pub use nftables::{NftablesKernel, Observed as ObservedTables, settings_without_ipvs};
 pub use probe::Unusable;
 pub use routes::{ROUTE_MARK, node_facts};
-pub use settings::{Consequence, Setting, WrongSetting, settings};
+pub use settings::{Consequence, Setting, WrongSetting, settings, settings_at_start};
 pub use tuning::{ConntrackTuning, Tuning};
 pub use usage::{SomeUsage, UsageOf, read_some_usage, read_totals, read_usage};
 pub use whole::{Whole, read_whole};
@@ -125,6 +125,8 @@ pub struct Kernel {
     /// Sums of virtual servers and routes when they last matched the observed state; reset by changes of
     /// ours.
     seen: Option<(glance::Sum, glance::Sum)>,
+    /// Whether conntrack was told to know connections of IPVS.
+    is_tracking: bool,
 }
 
 impl Kernel {
@@ -155,6 +157,7 @@ impl Kernel {
             schedulers: Schedulers::new(config.scheduler_pause),
             trial_sets: BTreeSet::new(),
             seen: None,
+            is_tracking: config.rules_mode == RulesMode::Always,
             config,
         })
     }
@@ -246,6 +249,19 @@ impl Kernel {
         failures
     }
 
+    /// Has conntrack know connections before the first of these steps adds a masqueraded server: firewalls of the host
+    /// take its answers for invalid otherwise.
+    fn track_masqueraded<S: Borrow<Step>>(&mut self, run: &[S]) {
+        if self.is_tracking || !run.iter().any(|step| settings::masquerades(step.borrow())) {
+            return;
+        }
+        self.is_tracking = true;
+        if let Err(wrong) = blocking(|| settings::CONNTRACK.write()) {
+            let consequence = "stateful firewalls of this host drop answers of masqueraded servers";
+            tracing::warn!(consequence, "kernel setting {wrong}: not written");
+        }
+    }
+
     /// When rules are written.
     #[must_use]
     pub fn rules_mode(&self) -> RulesMode {
@@ -253,6 +269,10 @@ impl Kernel {
     }
 
     async fn write_rules(&mut self, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
+        if let Err(wrong) = blocking(|| settings::CONNTRACK.write()) {
+            let failure = || StepFailure::new(Doubt::None, format!("kernel setting {wrong}"));
+            return steps.iter().map(|_| Err(failure())).collect();
+        }
         let all = steps.iter().filter_map(|step| match step {
             Step::WriteRules { family, rules } => Some((*family, &**rules)),
             _ => None,
@@ -275,7 +295,10 @@ impl ApplyRun for Kernel {
         let listed = || run.iter().map(Borrow::borrow).collect::<Vec<&Step>>();
         match class {
             Class::VirtualServer => blocking(|| self.apply_virtual_servers(run)),
-            Class::RealServer => blocking_steps(run.len(), || ipvs::apply(&mut self.ipvs, run)),
+            Class::RealServer => {
+                self.track_masqueraded(run);
+                blocking_steps(run.len(), || ipvs::apply(&mut self.ipvs, run))
+            }
             Class::Set => failed(blocking(|| ipset::apply(&mut self.ipset, &listed()))),
             Class::Rules => failed(self.write_rules(&listed()).await),
             Class::Route => failed(self.bind_vips(&listed()).await),
@@ -292,7 +315,13 @@ fn failed(results: Vec<Result<(), StepFailure>>) -> Vec<(usize, StepFailure)> {
 
 impl Dataplane for Kernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
-        blocking(|| settings::write(&settings(&self.config.tuning)))?;
+        // Rules of an earlier run may be in place, and then nothing writes them.
+        let mode = match self.iptables.has_written() {
+            true => RulesMode::Always,
+            false => self.config.rules_mode,
+        };
+        let all = settings_at_start(&self.config.tuning, mode);
+        blocking(|| settings::write(&all))?;
         if let Err(error) = self.destroy_sets(&[REPLACEMENT_SET.to_owned()]).await {
             // It matters only when a set has to be replaced, which reports it then.
             tracing::warn!(%error, "the temporary set of a killed agent cannot be deleted");

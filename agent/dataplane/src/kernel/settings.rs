@@ -9,6 +9,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use portolan_model::ipvs::{ForwardingMethod, RealServerConfig};
+use portolan_plan::{RulesMode, Step};
+
 use super::machine::{kernel_version, online_cpus};
 use super::tuning::{ConntrackTuning, Tuning};
 use crate::DataplaneError;
@@ -157,7 +160,7 @@ impl Setting {
     }
 }
 
-/// The settings that a run with this tuning writes.
+/// The settings that a run with this tuning may write.
 #[must_use]
 pub fn settings(tuning: &Tuning) -> Vec<Setting> {
     let mut all = required(kernel_version());
@@ -166,6 +169,32 @@ pub fn settings(tuning: &Tuning) -> Vec<Setting> {
     }
     all.extend(of_conntrack(&tuning.conntrack, online_cpus()));
     all
+}
+
+/// The settings of [`settings`] that a run writes at its start.
+///
+/// With rules on demand conntrack comes with the first rules or the first masqueraded server: until then each packet to
+/// a load balancer passes by it, which costs less. It stays afterwards, since connections may depend on it.
+#[must_use]
+pub fn settings_at_start(tuning: &Tuning, mode: RulesMode) -> Vec<Setting> {
+    let mut all = settings(tuning);
+    all.retain(|setting| mode == RulesMode::Always || *setting != CONNTRACK);
+    all
+}
+
+/// Connections of IPVS in conntrack, which source NAT and rules about new connections need. Answers of masqueraded servers
+/// are invalid otherwise for firewalls of the host; those of other servers do not come by.
+pub(super) const CONNTRACK: Setting =
+    Setting::new("net/ipv4/vs/conntrack", 1, Consequence::NoForwarding);
+
+/// Returns `true` if a step may add a masqueraded server.
+pub(super) fn masquerades(step: &Step) -> bool {
+    let is_nat = |config: &RealServerConfig| config.forwarding == ForwardingMethod::Masquerade;
+    match step {
+        Step::FillVirtualServer { real_servers, .. } => real_servers.values().any(is_nat),
+        Step::AddRealServer { config, .. } | Step::SetRealServer { config, .. } => is_nat(config),
+        _ => false,
+    }
 }
 
 /// Settings of every run (of the node's network namespace).
@@ -180,7 +209,7 @@ fn required(version: Option<(u32, u32)>) -> Vec<Setting> {
     let clings = "ClientIP affinity leads clients to endpoints that drain";
     let delays = "connections from a port that a client used before take a second to open";
     let mut all = vec![
-        Setting::new("net/ipv4/vs/conntrack", 1, NoForwarding),
+        CONNTRACK,
         Setting::new("net/ipv4/vs/expire_nodest_conn", 1, Limited(hangs)),
         Setting::new("net/ipv4/vs/expire_quiescent_template", 1, Limited(clings)),
         Setting::new("net/ipv4/ip_forward", 1, NoForwarding),

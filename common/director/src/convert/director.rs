@@ -135,10 +135,17 @@ fn timeouts(findings: &mut Findings, path: &Path, document: &TimeoutsDocument) -
     }
 }
 
+/// Connections of IPVS in conntrack: a host may want it without rules of ours, for rules of its own.
+const CONNTRACK: &str = "net.ipv4.vs.conntrack";
+
 fn sysctls(findings: &mut Findings, path: &Path, spec: &DirectorSpec) -> Sysctls {
     let document = spec.sysctls.clone().unwrap_or_default();
     let taken = taken(spec);
     let values = document.values.into_iter().map(|(name, value)| {
+        let value = match value {
+            SysctlValue::Number(number) => number.to_string(),
+            SysctlValue::Text(text) => text,
+        };
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
         let leads_out = name.contains("..") || name.contains("//");
         if let Some((_, owner)) = taken.iter().find(|(taken, _)| *taken == name) {
@@ -147,11 +154,10 @@ fn sysctls(findings: &mut Findings, path: &Path, spec: &DirectorSpec) -> Sysctls
         } else if !name.starts_with("net.") || !name.chars().all(plain) || leads_out {
             let message = "expected a name under net., as sysctl spells it";
             findings.error(&path.field("values").field(&name), message);
+        } else if name == CONNTRACK && value.trim() != "1" {
+            let message = format!("{value}: the agent sets it to 1 for Masquerade: expected 1");
+            findings.error(&path.field("values").field(&name), message);
         }
-        let value = match value {
-            SysctlValue::Number(number) => number.to_string(),
-            SysctlValue::Text(text) => text,
-        };
         (name, value)
     });
     let values = values.collect();
@@ -163,10 +169,7 @@ fn sysctls(findings: &mut Findings, path: &Path, spec: &DirectorSpec) -> Sysctls
 
 /// Settings with an owner already.
 fn taken(spec: &DirectorSpec) -> Vec<(&'static str, &'static str)> {
-    let mut taken = vec![
-        ("net.ipv4.vs.conntrack", "the agent"),
-        ("net.ipv4.ip_forward", "the agent"),
-    ];
+    let mut taken = vec![("net.ipv4.ip_forward", "the agent")];
     if spec.sync.is_some() {
         taken.extend([
             ("net.ipv4.vs.sync_threshold", "spec.sync.threshold"),

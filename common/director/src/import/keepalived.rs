@@ -6,6 +6,7 @@
 
 mod checker;
 mod complete;
+mod correct;
 mod globals;
 mod group;
 mod server;

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::sync::Arc;
+
+use portolan_model::Protocol;
+use portolan_model::ipvs::{Tunnel, VirtualServerKey};
+
 use super::*;
 
 const DEFAULTS: ConntrackTuning = ConntrackTuning {
@@ -95,6 +100,45 @@ fn conn_reuse_mode_is_cleared_for_old_kernels() {
             names.any(|name| name == CONN_REUSE_MODE),
             expected.is_some()
         );
+    }
+}
+
+#[test]
+fn conntrack_comes_with_the_rules() {
+    let tuning = Tuning::default();
+    let names = |mode| {
+        let all = settings_at_start(&tuning, mode);
+        all.iter().map(Setting::name).collect::<Vec<_>>()
+    };
+    let (always, on_demand) = (names(RulesMode::Always), names(RulesMode::OnDemand));
+    assert!(always.contains(&CONNTRACK.name()));
+    assert!(!on_demand.contains(&CONNTRACK.name()));
+    assert_eq!(always.len(), on_demand.len() + 1);
+}
+
+#[test]
+fn only_masqueraded_servers_need_conntrack() {
+    let key = VirtualServerKey::new(Protocol::Tcp, [192, 0, 2, 1].into(), 80);
+    let address = ([10, 0, 0, 1], 80).into();
+    for (forwarding, expected) in [
+        (ForwardingMethod::Masquerade, true),
+        (ForwardingMethod::Direct, false),
+        (ForwardingMethod::Tunnel(Tunnel::Ipip), false),
+    ] {
+        let config = RealServerConfig {
+            forwarding,
+            ..RealServerConfig::masquerade(1)
+        };
+        let real_servers = Arc::new([(address, config)].into_iter().collect());
+        let add = Step::AddRealServer {
+            key,
+            address,
+            config,
+        };
+        let fill = Step::FillVirtualServer { key, real_servers };
+        assert_eq!(masquerades(&add), expected, "{forwarding:?}");
+        assert_eq!(masquerades(&fill), expected, "{forwarding:?}");
+        assert!(!masquerades(&Step::DelRealServer { key, address }));
     }
 }
 

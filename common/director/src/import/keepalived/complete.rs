@@ -3,19 +3,23 @@
 //! Consequences of all settings of a `virtual_server` together.
 
 use super::Statement;
+use super::correct::correct;
 use super::service::Gathered;
 use crate::document::{
-    CheckDocument, ForwardingDocument, FrontendDocument, HealthDocument, InitialState,
+    CheckDocument, FamilyName, ForwardingDocument, FrontendDocument, HealthDocument, InitialState,
     LoadBalancerSpec, Method, OnFailure, ProtocolName, SchedulerName,
 };
 use crate::import::{Class, Draft};
 
 /// Fills in what keepalived has by default, and what its settings mean for each other.
 pub(super) fn complete(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
+    let family = gathered
+        .family
+        .unwrap_or_else(|| family_of_servers(&gathered.spec));
     let spec = &mut gathered.spec;
     for frontend in &mut spec.frontends {
         if frontend.mark.is_some() {
-            frontend.family = frontend.family.or(gathered.family);
+            frontend.family = frontend.family.or(Some(family));
         } else {
             frontend.protocol = Some(gathered.protocol.unwrap_or(ProtocolName::Udp));
         }
@@ -28,6 +32,8 @@ pub(super) fn complete(draft: &mut Draft, service: &Statement, gathered: &mut Ga
             "absent: UDP, as keepalived has it",
         );
     }
+    correct(draft, service, gathered);
+    let spec = &mut gathered.spec;
     if spec.scheduler.is_some_and(SchedulerName::hashes_source) || !gathered.flags.is_empty() {
         spec.scheduler_flags = Some(gathered.flags.clone());
     }
@@ -51,6 +57,28 @@ pub(super) fn complete(draft: &mut Draft, service: &Statement, gathered: &mut Ga
         spec.hooks = None;
     }
     share_checks(spec);
+}
+
+/// The family of a mark that has none, as keepalived chooses it: that of the first server that is not behind a tunnel.
+/// If all are, IPv6 only if all are IPv6.
+fn family_of_servers(spec: &LoadBalancerSpec) -> FamilyName {
+    let inherited = method_of(spec.forwarding.as_ref());
+    let sorry = spec.sorry_server.iter();
+    let sorry = sorry.map(|sorry| (sorry.address, sorry.forwarding.as_ref()));
+    let backends = spec.backends.iter();
+    let backends = backends.map(|backend| (backend.address, backend.forwarding.as_ref()));
+    let is_tunnelled =
+        |own: Option<&ForwardingDocument>| method_of(own).or(inherited) == Some(Method::Tunnel);
+    let mut servers = sorry.chain(backends);
+    let plain = servers.clone().find(|(_, own)| !is_tunnelled(*own));
+    let is_v4 = match plain {
+        Some((address, _)) => address.is_ipv4(),
+        None => servers.any(|(address, _)| address.is_ipv4()),
+    };
+    match is_v4 {
+        true => FamilyName::V4,
+        false => FamilyName::V6,
+    }
 }
 
 /// Weights above the most that there is are scaled, all of them alike.

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use super::{Known, Statement};
-use crate::document::FrontendDocument;
+use crate::document::{FamilyName, FrontendDocument};
 use crate::import::{Class, Draft};
 
 /// Most addresses that one line may stand for.
@@ -20,6 +20,11 @@ pub(super) fn read(draft: &mut Draft, group: &Statement, known: &mut Known) {
                     entry.note(draft, Class::Same, "");
                     frontends.push(FrontendDocument {
                         mark: Some(mark),
+                        family: match entry.words.get(2).map(String::as_str) {
+                            Some("inet") => Some(FamilyName::V4),
+                            Some("inet6") => Some(FamilyName::V6),
+                            _ => None,
+                        },
                         ..FrontendDocument::default()
                     });
                 }

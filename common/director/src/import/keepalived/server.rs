@@ -2,6 +2,8 @@
 
 //! `real_server`.
 
+use std::net::IpAddr;
+
 use super::checker::{Timers, checker};
 use super::service::{Gathered, method, noted};
 use super::{Known, Statement};
@@ -23,18 +25,27 @@ pub(super) fn read(
     known: &Known,
     director: &str,
 ) {
-    let address = statement.value().and_then(|text| text.parse().ok());
+    let address = statement
+        .value()
+        .and_then(|text| text.parse::<IpAddr>().ok());
     let port = statement.words.get(2).map(|text| text.parse::<u16>());
     let (Some(address), Ok(port)) = (address, port.transpose()) else {
         statement.wrong(draft, "an address and a port");
         return;
     };
+    let port = port.filter(|port| *port != 0);
+    let mut others = service.spec.backends.iter();
+    if others.any(|other| (other.address, other.port) == (address, port)) {
+        let message = "there already: left out, as keepalived has it";
+        statement.note(draft, Class::LeftOut, message);
+        return;
+    }
     statement.note(draft, Class::Same, "");
     let mut server = Server {
         backend: BackendDocument {
             name: None,
             address,
-            port: port.filter(|port| *port != 0),
+            port,
             weight: None,
             max_connections: 0,
             resume_connections: 0,

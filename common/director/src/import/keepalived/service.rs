@@ -28,6 +28,7 @@ pub(super) struct Gathered {
     pub(super) default_weight: u32,
     pub(super) quorum_hooks: [Option<String>; 2],
     pub(super) backend_hooks: [Option<String>; 2],
+    pub(super) is_group: bool,
 }
 
 pub(super) fn read(draft: &mut Draft, service: &Statement, known: &Known, director_name: &str) {
@@ -36,6 +37,7 @@ pub(super) fn read(draft: &mut Draft, service: &Statement, known: &Known, direct
     };
     let mut gathered = Gathered {
         default_weight: 1,
+        is_group: service.value() == Some("group"),
         ..Gathered::default()
     };
     gathered.spec.frontends = frontends;
@@ -50,6 +52,11 @@ pub(super) fn read(draft: &mut Draft, service: &Statement, known: &Known, direct
         .filter(|inner| inner.name() == "real_server")
     {
         server::read(draft, statement, &mut gathered, known, director_name);
+    }
+    if gathered.spec.backends.is_empty() {
+        let message = "no real servers: left out, as keepalived has it";
+        service.note(draft, Class::LeftOut, message);
+        return;
     }
     complete::complete(draft, service, &mut gathered);
     let words = service.words[1..].strip_prefix(&[String::from("group")]);
@@ -244,6 +251,10 @@ fn scheduling(draft: &mut Draft, statement: &Statement, service: &mut Gathered) 
         "persistence_granularity" => {
             let persistence = spec.persistence.get_or_insert_default();
             match netmask(statement.value().unwrap_or_default(), persistence) {
+                None if service.is_group => {
+                    let message = "in force here: keepalived forgets it for a group";
+                    statement.note(draft, Class::Nearest, message);
+                }
                 None => statement.note(draft, Class::Same, ""),
                 Some(problem) => statement.note(draft, Class::Error, problem),
             }
