@@ -11,11 +11,14 @@ use crate::layout::{ENDPOINTS, SERVICES, STICKY, way_key};
 use crate::tests::{key, table, way};
 use crate::{Surplus, advance, desire, has_way, plan, transactions};
 
+/// Decides on an element by its set and key.
+type Refuses = dyn Fn(&str, &[u8]) -> bool;
+
 /// A kernel that makes a transaction as a whole or not at all, and answers every request that it refuses.
 struct Kernel {
     content: Option<TableContent>,
     /// Asked for each element of a set, and for chains without a key.
-    refuses: Box<dyn Fn(&str, &[u8]) -> bool>,
+    refuses: Box<Refuses>,
     attempts: usize,
 }
 
