@@ -66,6 +66,9 @@ pub(crate) enum Command {
     /// Create a certificate authority and certificates for a trial.
     Certs(CertsArgs),
 
+    /// Print the definitions of the policy's resources (CRDs) as YAML, for `--policy-kubernetes`.
+    Crds,
+
     /// Shell completions and manual pages.
     #[command(flatten)]
     Docs(DocsCommand),

@@ -124,6 +124,11 @@ mod tests {
             ("--otlp-endpoint=https://a:1", "needs --otlp-ca"),
             ("--state-dir=/a", "--state-dir is for"),
             ("--source=etcd", "--etcd-endpoint"),
+            ("--policy-kubernetes", "--policy-kubernetes is for"),
+            (
+                "--source=clusters",
+                "needs --policy-file or --policy-kubernetes",
+            ),
         ] {
             let found = check(&[good[0], bad]);
             assert_eq!(found.len(), 1, "{bad}: {found:?}");

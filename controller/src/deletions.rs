@@ -107,7 +107,7 @@ pub(crate) struct HoldCollector(pub(crate) Arc<HeldDeletions>);
 
 impl Collector for HoldCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        const KINDS: [Kind; 8] = [
+        const KINDS: [Kind; 9] = [
             Kind::Service,
             Kind::EndpointSlice,
             Kind::Node,
@@ -116,6 +116,7 @@ impl Collector for HoldCollector {
             Kind::Director,
             Kind::ServiceImport,
             Kind::ServiceExport,
+            Kind::Policy,
         ];
         let held = self.0.held();
         let of = |kind| {
@@ -183,7 +184,8 @@ mod tests {
             | Kind::ServiceExport
             | Kind::ServiceImport
             | Kind::LoadBalancer
-            | Kind::Director => true,
+            | Kind::Director
+            | Kind::Policy => true,
         }
     }
 
@@ -200,6 +202,7 @@ mod tests {
             Kind::ClusterProperty,
             Kind::LoadBalancer,
             Kind::Director,
+            Kind::Policy,
         ];
         let holds = Arc::<HeldDeletions>::default();
         let lost = Size {

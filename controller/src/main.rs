@@ -11,6 +11,7 @@ mod certs;
 mod check_config;
 mod cluster;
 mod clusters;
+mod crds;
 mod debug;
 mod deletions;
 mod dns;
@@ -68,6 +69,7 @@ async fn serve() -> ExitCode {
     cli.logs.init();
     let result = match cli.command {
         Some(args::Command::Certs(args)) => certs::run(&args),
+        Some(args::Command::Crds) => crds::print(&mut std::io::stdout()),
         Some(args::Command::Docs(docs)) => docs.run(args::Cli::command()).map_err(Into::into),
         None if cli.run.check_config => return check_config(&cli.run).await,
         None => {

@@ -47,7 +47,7 @@ jobs_netns() {
 # Real servers without a node's kernel; together with nodes they run in a guest.
 jobs_servers() {
     echo "servers security 130 security:--test-threads=1"
-    echo "servers sources 110 servers_smoke lease self_managed follow restored events relay names_memory etcd grpc upstream"
+    echo "servers sources 135 servers_smoke lease self_managed policy_server follow restored events relay names_memory etcd grpc upstream"
     # A machine that cannot build CoreDNS, or the agent in Go, skips these.
     echo "servers dns 125 dns"
     echo "servers go_agent 20 go_agent"

@@ -309,7 +309,7 @@ impl Catalog {
             Kind::ServiceExport => self.remove_export(&object.key, dirty),
             Kind::ServiceImport => self.remove_observed(&object.key, dirty),
             Kind::ClusterProperty => self.remove_property(&object.key, dirty),
-            Kind::LoadBalancer | Kind::Director => {}
+            Kind::LoadBalancer | Kind::Director | Kind::Policy => {}
         }
         self.note(object, Vec::new(), dirty);
     }
@@ -326,7 +326,8 @@ impl Catalog {
             | Kind::ServiceImport
             | Kind::ClusterProperty
             | Kind::LoadBalancer
-            | Kind::Director => return,
+            | Kind::Director
+            | Kind::Policy => return,
         };
         let versions = self.cluster(cluster).versions.get_or_insert_default();
         versions[index] = versions[index].max(version);

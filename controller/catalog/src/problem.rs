@@ -32,6 +32,8 @@ pub enum Kind {
     LoadBalancer,
     /// `portolan.dev/v1alpha1` Director. The catalog has their problems only.
     Director,
+    /// `portolan.dev/v1alpha1` objects of the policy of several clusters. The catalog has none: they are read apart.
+    Policy,
 }
 
 impl fmt::Display for Kind {
@@ -47,6 +49,7 @@ impl fmt::Display for Kind {
             Self::ClusterProperty => "ClusterProperty",
             Self::LoadBalancer => "LoadBalancer",
             Self::Director => "Director",
+            Self::Policy => "Policy",
         })
     }
 }

@@ -8,16 +8,18 @@
 //! [`spec`] has the objects as YAML and the API server spell them, with their JSON schema. A spec
 //! becomes a checked object ([`ClusterSet`], [`Cluster`], [`ExportPolicy`], [`ImportPolicy`],
 //! [`TrafficPolicy`]) or a list of [`Fault`]s, whose texts are the same in conditions and for files.
-//! [`read()`] does both for files, and adds line and column. [`Objects`] are all objects together.
+//! [`read()`] does both for files, and adds line and column; [`read_all`] for objects of an API server
+//! too. [`Objects`] are all objects together.
 //!
 //! Of several policies one applies: [`export_decision`], [`import_decision`] and [`traffic_decision`]
 //! name it and the reason.
 //!
 //! The types have no derive of `kube::CustomResource`: it would bring the client's dependencies into
-//! a pure crate. The resources' definitions can be made of the schemas of [`spec`].
+//! a pure crate. [`crd`] makes the resources' definitions of the schemas of [`spec`].
 
 #![forbid(unsafe_code)]
 
+pub mod crd;
 mod error;
 mod faults;
 mod name;
@@ -27,6 +29,7 @@ mod overlap;
 mod precedence;
 mod reader;
 mod selector;
+mod served;
 pub mod spec;
 
 pub use error::{Fault, PolicyError, Reason};
@@ -43,8 +46,9 @@ pub use precedence::{
     Because, ExportDecision, ImportDecision, ResolvedTier, Rule, TrafficDecision, export_decision,
     import_decision, resolve_tiers, traffic_decision,
 };
-pub use reader::{FileProblem, Reading, read, read_after};
+pub use reader::{FileProblem, Reading, read, read_after, read_all};
 pub use selector::{
     Closeness, ClusterFacts, Labels, Pattern, Patterns, Requirement, Selector, ServiceFacts,
     Services,
 };
+pub use served::Served;

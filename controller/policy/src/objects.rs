@@ -51,6 +51,16 @@ impl Object {
         }
     }
 
+    pub(crate) fn meta_mut(&mut self) -> &mut Meta {
+        match self {
+            Self::ClusterSet(object) => &mut object.meta,
+            Self::Cluster(object) => &mut object.meta,
+            Self::ExportPolicy(object) => &mut object.meta,
+            Self::ImportPolicy(object) => &mut object.meta,
+            Self::TrafficPolicy(object) => &mut object.meta,
+        }
+    }
+
     /// Its kind and name.
     #[must_use]
     pub fn name(&self) -> ObjectName {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Reads files of policy objects.
+//! Reads policy objects: those of files, and those of an API server.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use portolan_director::read::{Format, Node, check, documents};
@@ -16,13 +17,14 @@ use crate::spec::{
 };
 use crate::{
     Cluster, ClusterSet, ExportPolicy, Fault, ImportPolicy, Kind, ObjectName, Objects, PolicyError,
-    TrafficPolicy,
+    Served, TrafficPolicy,
 };
 
-/// Something that is wrong with a file: its text is `FILE:LINE:COLUMN: FIELD: what is wrong`.
+/// Something that is wrong with an object: its text is `FILE:LINE:COLUMN: FIELD: what is wrong` in a file, and
+/// `KIND NAME: FIELD: what is wrong` in an API server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileProblem {
-    /// The file's name.
+    /// The file's name; empty for an object of an API server.
     pub file: String,
     /// The place in the file.
     pub at: Position,
@@ -34,6 +36,9 @@ pub struct FileProblem {
 
 impl std::fmt::Display for FileProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(object) = self.object.as_ref().filter(|_| self.file.is_empty()) {
+            return write!(f, "{object}: {}", self.fault);
+        }
         let problem = portolan_director::Problem {
             file: self.file.clone(),
             at: self.at,
@@ -44,7 +49,7 @@ impl std::fmt::Display for FileProblem {
     }
 }
 
-/// Content of files.
+/// Content of files, and of an API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
     /// The good objects.
@@ -53,6 +58,8 @@ pub struct Reading {
     pub problems: Vec<FileProblem>,
     /// Documents of other APIs.
     pub not_ours: Vec<NotOurs>,
+    /// The objects of the API server.
+    served: BTreeSet<ObjectName>,
 }
 
 impl Reading {
@@ -78,8 +85,19 @@ impl Reading {
     /// those in force, and from Clusters whose id has changed.
     #[must_use]
     pub fn in_force(self, last: &Objects) -> (Objects, Vec<ObjectFault>) {
+        self.in_force_without(last, &BTreeSet::new())
+    }
+
+    /// As [`in_force`](Self::in_force), after objects of an API server were deleted: those do not stay. An object that
+    /// the API server has is what its name says, so a bad one that is new keeps no other one.
+    #[must_use]
+    pub fn in_force_without(
+        self,
+        last: &Objects,
+        deleted: &BTreeSet<ObjectName>,
+    ) -> (Objects, Vec<ObjectFault>) {
         let mut kept = self.refused();
-        let is_new = |name: &ObjectName| last.get(name).is_none();
+        let is_new = |name: &ObjectName| last.get(name).is_none() && !self.served.contains(name);
         if !self.is_incomplete() && !kept.iter().any(is_new) {
             let (objects, faults) = self.objects.clone().or_last_good(&kept, last);
             // A new one that is left out is a bad one as well.
@@ -87,7 +105,8 @@ impl Reading {
                 return (objects, faults);
             }
         }
-        kept.extend(last.names());
+        let names = last.names().into_iter();
+        kept.extend(names.filter(|name| !deleted.contains(name)));
         self.objects.or_last_good(&kept, last)
     }
 
@@ -110,7 +129,17 @@ pub fn read(files: &[File<'_>]) -> Reading {
 /// as it was.
 #[must_use]
 pub fn read_after(files: &[File<'_>], last: &Objects) -> Reading {
+    read_all(files, &[], last)
+}
+
+/// As [`read_after`], of files and of an API server's objects. Of two objects with one name that of the API server is
+/// good.
+#[must_use]
+pub fn read_all(files: &[File<'_>], served: &[Served], last: &Objects) -> Reading {
     let mut reader = Reader::default();
+    for object in served {
+        reader.served(object);
+    }
     for file in files {
         for document in documents(file.text, Format::of(file.name)) {
             match document {
@@ -147,9 +176,27 @@ struct Reader {
     placed: Vec<Placed>,
     problems: Vec<FileProblem>,
     not_ours: Vec<NotOurs>,
+    served: BTreeSet<ObjectName>,
 }
 
 impl Reader {
+    fn served(&mut self, given: &Served) {
+        self.served.insert(given.name.clone());
+        let document = given.document();
+        match object(given.name.kind, &document, given.created) {
+            Ok(object) => self.placed.push(Placed {
+                object,
+                file: String::new(),
+                document,
+            }),
+            Err(faults) => {
+                for PlacedFault { fault, .. } in faults {
+                    self.problem("", &document, Some(given.name.clone()), fault);
+                }
+            }
+        }
+    }
+
     fn document(&mut self, file: &str, document: Node) {
         let text = |field| document.get(field).and_then(Node::text);
         let (version, kind) = (text("apiVersion"), text("kind"));
@@ -190,7 +237,7 @@ impl Reader {
         let metadata = document.get("metadata");
         let name = metadata.and_then(|metadata| metadata.get("name")?.text());
         let name = name.map(|name| ObjectName::new(kind, name));
-        let object = object(kind, &document);
+        let object = object(kind, &document, None);
         // What no object can be named is no name: it may be any object that is meant.
         let is_named = object
             .as_ref()
@@ -246,6 +293,7 @@ impl Reader {
             objects,
             problems: self.problems,
             not_ours: self.not_ours,
+            served: self.served,
         }
     }
 }
@@ -277,8 +325,8 @@ schemas! {
     TRAFFIC_POLICY: TrafficPolicySpec,
 }
 
-fn object(kind: Kind, document: &Node) -> Result<Object, Vec<PlacedFault>> {
-    match kind {
+fn object(kind: Kind, document: &Node, created: Option<i64>) -> Result<Object, Vec<PlacedFault>> {
+    let mut read = match kind {
         Kind::ClusterSet => typed(document, &CLUSTER_SET, |meta, spec: ClusterSetSpec| {
             ClusterSet::new(meta, &spec).map(Object::ClusterSet)
         }),
@@ -298,7 +346,9 @@ fn object(kind: Kind, document: &Node) -> Result<Object, Vec<PlacedFault>> {
                 TrafficPolicy::new(meta, &spec).map(Object::TrafficPolicy)
             },
         ),
-    }
+    }?;
+    read.meta_mut().created = created;
+    Ok(read)
 }
 
 fn typed<S: DeserializeOwned>(

@@ -5,10 +5,12 @@
 //! These types take any value of the right structure. What the values mean, and whether they mean
 //! anything, is for [`Cluster`](crate::Cluster) and the other checked objects.
 
+pub(crate) mod bounds;
 mod cluster;
 mod cluster_set;
 mod policies;
 mod selector;
+mod status;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,7 @@ pub use cluster_set::{
 };
 pub use policies::{Action, ExportPolicySpec, ImportPolicySpec};
 pub use selector::{ExpressionSpec, Operator, SelectorSpec, ServicesSpec};
+pub use status::{ClusterCounts, ClusterStatus, Condition, PhaseName};
 pub use traffic::{MemberSpec, SpillOver, ThresholdSpec, TierSpec, TrafficPolicySpec};
 
 /// The API version of all kinds.

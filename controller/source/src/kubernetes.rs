@@ -19,6 +19,7 @@ mod population;
 mod probe;
 mod prune;
 mod report;
+mod resources;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ pub use identity::{ClusterId, cluster_id};
 pub use member::{MemberConfig, MemberError, MemberId, may_replace};
 pub use probe::{VersionError, newest_versions};
 pub use report::report_held;
+pub use resources::{Resource, ResourceKind, Resources, follow_resources};
 pub use stats::{KindStats, Stats};
 
 /// Options of the watches.

@@ -144,7 +144,7 @@ pub fn convert(kind: Kind, value: &Value, scope: &Scope) -> Converted {
         Kind::ServiceExport => convert_as::<ServiceExport>(value, scope),
         Kind::ServiceImport => convert_as::<ServiceImport>(value, scope),
         Kind::ClusterProperty => convert_as::<ClusterProperty>(value, scope),
-        Kind::LoadBalancer | Kind::Director => {
+        Kind::LoadBalancer | Kind::Director | Kind::Policy => {
             let message = "is read with all others of its kind";
             let problem = FieldProblem::new("kind", Reason::Unsupported, message);
             Converted::refused(reference(kind, value, &scope.cluster), problem)
@@ -165,7 +165,8 @@ pub fn names(kind: Kind, value: &Value) -> Names {
         | Kind::ServiceImport
         | Kind::ClusterProperty
         | Kind::LoadBalancer
-        | Kind::Director => Names::default(),
+        | Kind::Director
+        | Kind::Policy => Names::default(),
     }
 }
 
@@ -185,7 +186,7 @@ fn convert_as<T: Manifest>(value: &Value, scope: &Scope) -> Converted {
 pub fn is_namespaced(kind: Kind) -> bool {
     !matches!(
         kind,
-        Kind::Node | Kind::Namespace | Kind::ClusterProperty | Kind::Director
+        Kind::Node | Kind::Namespace | Kind::ClusterProperty | Kind::Director | Kind::Policy
     )
 }
 
@@ -205,7 +206,9 @@ pub fn api_version(kind: Kind) -> &'static str {
         Kind::ClusterProperty => "about.k8s.io/v1beta1",
         Kind::Service | Kind::Node | Kind::Pod | Kind::Namespace => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
-        Kind::LoadBalancer | Kind::Director => portolan_director::document::API_VERSION,
+        Kind::LoadBalancer | Kind::Director | Kind::Policy => {
+            portolan_director::document::API_VERSION
+        }
     }
 }
 

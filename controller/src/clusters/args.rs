@@ -23,10 +23,15 @@ pub(crate) struct ClustersArgs {
         long,
         env = "PORTOLAN_POLICY_FILE",
         value_name = "PATH",
-        value_delimiter = ',',
-        required_if_eq("source", "clusters")
+        value_delimiter = ','
     )]
     pub(crate) policy_file: Vec<PathBuf>,
+
+    /// Take policy objects from the API server of the pod's ServiceAccount, else of --kubeconfig, too, for
+    /// `--source clusters`, and write the status of its Clusters. Its resources are those of `portolan-controller
+    /// crds`.
+    #[arg(long, env = "PORTOLAN_POLICY_KUBERNETES")]
+    pub(crate) policy_kubernetes: bool,
 
     /// A directory for what must outlive a restart. For `--source clusters`: virtual addresses of imports, states
     /// of clusters, and drains. Without it they are kept in memory, and the same objects give imports the same
@@ -54,8 +59,14 @@ impl ClustersArgs {
             );
             let is_set = args.clusters.leader.mcs_lease.is_some();
             ensure!(!is_set, "--mcs-lease is for --source clusters");
+            let is_set = args.clusters.policy_kubernetes;
+            ensure!(!is_set, "--policy-kubernetes is for --source clusters");
             return Ok(());
         }
+        ensure!(
+            !args.clusters.policy_file.is_empty() || args.clusters.policy_kubernetes,
+            "--source clusters needs --policy-file or --policy-kubernetes"
+        );
         for (flag, is_set) in [
             ("--cluster", !args.cluster.is_empty()),
             ("--cluster-id", args.cluster_id.is_some()),

@@ -8,11 +8,14 @@ mod metrics;
 mod policy;
 mod saved;
 mod states;
+mod status;
 mod supervisor;
 
 pub(crate) use args::ClustersArgs;
 pub(crate) use contact::SourceContact;
 pub(crate) use metrics::ClusterCollector;
+pub(crate) use policy::resources;
 pub(crate) use saved::{Decided, Saved, Saver};
 pub(crate) use states::ClusterStates;
+pub(crate) use status::StatusWriter;
 pub(crate) use supervisor::{ClusterSources, Home, Members, Supervisor};

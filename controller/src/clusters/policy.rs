@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Policy objects in files, read again whenever a file changes.
+//! Policy objects in files, read again whenever a file changes, and those of an API server.
 
-use std::collections::BTreeMap;
+mod served;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use portolan_policy::{File as Text, Objects, read_after};
+use portolan_policy::{Fault, File as Text, Kind, ObjectName, Objects, read_all};
 use portolan_source::file::list;
+use portolan_source::kubernetes::Resources;
+
+use served::ServedPolicy;
+pub(crate) use served::resources;
 
 /// Longest file in bytes.
 const MAX_FILE: u64 = 16 << 20;
@@ -22,6 +28,12 @@ pub(super) struct PolicyFiles {
     is_read: bool,
     /// Completeness of the texts: every object of them is in force, in some version.
     is_whole: bool,
+    /// The objects of an API server; `None` with files alone.
+    served: Option<ServedPolicy>,
+    /// The names of these, as of the last judgement.
+    judged: BTreeSet<ObjectName>,
+    /// Reasons and messages of objects that are not in force as they are.
+    refused: BTreeMap<ObjectName, (String, String)>,
     objects: Objects,
     problems: Vec<String>,
 }
@@ -34,9 +46,29 @@ impl PolicyFiles {
             unreadable: Vec::new(),
             is_read: false,
             is_whole: false,
+            served: None,
+            judged: BTreeSet::new(),
+            refused: BTreeMap::new(),
             objects: Objects::default(),
             problems: Vec::new(),
         }
+    }
+
+    /// Waits for the objects of an API server: without them none is in force, as one of them may deny something.
+    pub(super) fn expect_served(&mut self) {
+        self.served = Some(ServedPolicy::default());
+    }
+
+    /// Takes the objects of the API server. Returns whether anything changed.
+    pub(super) fn take(&mut self, resources: &Resources) -> bool {
+        let before = self.served.take().unwrap_or_default();
+        let served = ServedPolicy::new(resources, &before);
+        let is_news = served != before;
+        self.served = Some(served);
+        if is_news {
+            self.judge();
+        }
+        is_news
     }
 
     /// The objects in force.
@@ -49,10 +81,27 @@ impl PolicyFiles {
         &self.problems
     }
 
-    /// Returns `true` if every file could be read since the start, and each of its objects is in force. Before
-    /// that an object that is missing may be in a file that is late, or be one that is bad.
+    /// Reasons and messages of the Clusters that are not in force as they are.
+    pub(super) fn refused_clusters(&self) -> BTreeMap<String, (String, String)> {
+        let clusters = self.refused.iter();
+        let clusters = clusters.filter(|(object, _)| object.kind == Kind::Cluster);
+        let named = clusters.map(|(object, why)| (object.name.clone(), why.clone()));
+        named.collect()
+    }
+
+    /// Returns `true` if every file could be read since the start, and each of its objects is in force; and so with
+    /// the API server. Before that an object that is missing may be in a file that is late, or be one that is bad.
     pub(super) fn is_complete(&self) -> bool {
-        self.is_read && self.is_whole && self.unreadable.is_empty()
+        // Without a Cluster the API server may have lost them all, or not have them yet.
+        let served = self.served.as_ref();
+        self.is_known() && served.is_none_or(|served| served.had_clusters)
+    }
+
+    /// As [`Self::is_complete`], but an API server may have no Clusters.
+    pub(super) fn is_known(&self) -> bool {
+        let served = self.served.as_ref();
+        let is_listed = served.is_none_or(|served| served.is_listed);
+        self.is_read && self.is_whole && self.unreadable.is_empty() && is_listed
     }
 
     /// Reads the files; returns whether anything changed. Blocks.
@@ -104,6 +153,17 @@ impl PolicyFiles {
     }
 
     fn judge(&mut self) {
+        let (served, is_listed) = match &self.served {
+            Some(served) => (&served.objects[..], served.is_listed),
+            None => (&[][..], true),
+        };
+        let mut problems = self.unreadable.clone();
+        let of_server = self.served.iter().flat_map(|served| &served.problems);
+        problems.extend(of_server.cloned());
+        if !is_listed {
+            self.problems = problems;
+            return;
+        }
         let names: Vec<_> = self
             .texts
             .keys()
@@ -111,16 +171,37 @@ impl PolicyFiles {
             .collect();
         let files = names.iter().zip(self.texts.values());
         let files: Vec<_> = files.map(|(name, text)| Text { name, text }).collect();
-        let reading = read_after(&files, &self.objects);
-        let mut problems = self.unreadable.clone();
+        let reading = read_all(&files, served, &self.objects);
+        let now: BTreeSet<_> = served.iter().map(|object| object.name.clone()).collect();
+        let deleted = self.judged.difference(&now).cloned().collect();
         problems.extend(reading.problems.iter().map(ToString::to_string));
         let others = reading.not_ours.iter().map(|other| {
             let (file, line) = (&other.file, other.at.line);
             format!("{file}:{line}: {} is no object of the policy", other.kind)
         });
         problems.extend(others);
+        let mut why = BTreeMap::new();
+        let mut note = |object: &ObjectName, fault: &Fault| {
+            let reason = fault.error.reason();
+            if !reason.is_warning() {
+                let said = (reason.to_string(), fault.to_string());
+                why.entry(object.clone()).or_insert(said);
+            }
+        };
+        // Those of files are named by place.
+        let of_server = reading.problems.iter();
+        for problem in of_server.filter(|problem| problem.file.is_empty()) {
+            if let Some(object) = &problem.object {
+                note(object, &problem.fault);
+            }
+        }
         let (refused, is_incomplete) = (reading.refused(), reading.is_incomplete());
-        let (objects, faults) = reading.in_force(&self.objects);
+        let (objects, faults) = reading.in_force_without(&self.objects, &deleted);
+        self.judged = now;
+        faults
+            .iter()
+            .for_each(|found| note(&found.object, &found.fault));
+        self.refused = why;
         // A process that begins has no last good versions.
         let left_out = faults.iter().map(|found| &found.object);
         let mut refused = refused.iter().chain(left_out);
@@ -147,136 +228,4 @@ fn read_text(path: &Path) -> io::Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn cluster(name: &str, pods: &str) -> String {
-        format!(
-            "apiVersion: portolan.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\nspec:\n  \
-             access: {{files: [{name}.yaml]}}\n  network: {{podCIDRs: [{pods}]}}\n---\n"
-        )
-    }
-
-    fn names(files: &PolicyFiles) -> Vec<&str> {
-        files
-            .objects()
-            .clusters
-            .keys()
-            .map(String::as_str)
-            .collect()
-    }
-
-    #[test]
-    fn a_bad_change_leaves_what_was_in_force() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("policy.yaml");
-        let mut files = PolicyFiles::new(vec![path.clone()]);
-        assert!(files.refresh());
-        assert!(!files.is_complete() && files.problems()[0].contains("policy.yaml"));
-
-        let good = [
-            cluster("eu-1", "10.1.0.0/16"),
-            cluster("us-1", "10.2.0.0/16"),
-        ]
-        .concat();
-        fs::write(&path, &good).unwrap();
-        assert!(files.refresh());
-        assert!(files.is_complete() && !files.refresh());
-        assert_eq!(names(&files), ["eu-1", "us-1"]);
-        assert_eq!(files.problems(), [""; 0]);
-        let in_force = files.objects().clone();
-
-        let bad = [
-            cluster("eu-1", "10.1.0.1/16"),
-            cluster("ap-1", "10.3.0.0/16"),
-        ]
-        .concat();
-        for (text, problem, expected) in [
-            // A network with host bits: its Cluster stays, another one joins, one left.
-            (bad.as_str(), "podCIDRs", &["ap-1", "eu-1"][..]),
-            ("kind: [", "policy.yaml:1:", &["ap-1", "eu-1"]),
-            ("", "empty", &["ap-1", "eu-1"]),
-            ("# none any more", "", &[]),
-        ] {
-            fs::write(&path, text).unwrap();
-            assert!(files.refresh());
-            assert_eq!(names(&files), expected, "{text:?}: {:?}", files.problems());
-            match problem {
-                "" => assert_eq!(files.problems(), [""; 0]),
-                problem => assert!(
-                    files.problems()[0].contains(problem),
-                    "{:?}",
-                    files.problems()
-                ),
-            }
-            if let Some(kept) = files.objects().clusters.get("eu-1") {
-                assert_eq!(Some(kept), in_force.clusters.get("eu-1"));
-            }
-        }
-    }
-
-    #[test]
-    fn a_policy_with_a_bad_object_is_complete_if_an_earlier_version_is_known() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("policy.yaml");
-        let eu = cluster("eu-1", "10.1.0.0/16");
-        let good = [eu.as_str(), &cluster("us-1", "10.2.0.0/16")].concat();
-        // A network with host bits.
-        let bad = [eu.as_str(), &cluster("us-1", "10.2.0.1/16")].concat();
-        for (text, expected) in [(bad.as_str(), &["eu-1"][..]), ("kind: [", &[])] {
-            fs::write(&path, text).unwrap();
-            let mut files = PolicyFiles::new(vec![path.clone()]);
-            assert!(files.refresh());
-            assert_eq!(names(&files), expected);
-            assert!(!files.is_complete(), "{text:?}: {:?}", files.problems());
-
-            fs::write(&path, &good).unwrap();
-            assert!(files.refresh() && files.is_complete());
-            fs::write(&path, &bad).unwrap();
-            assert!(files.refresh() && files.is_complete());
-            assert_eq!(names(&files), ["eu-1", "us-1"]);
-            assert!(files.problems()[0].contains("podCIDRs"));
-        }
-    }
-
-    #[test]
-    fn a_new_cluster_that_is_left_out_leaves_the_policy_incomplete() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("policy.yaml");
-        let prod = cluster("prod", "10.1.0.0/16");
-        fs::write(&path, &prod).unwrap();
-        let mut files = PolicyFiles::new(vec![path.clone()]);
-        assert!(files.refresh() && files.is_complete());
-
-        let both = |pods: &str| [cluster("dev", pods), prod.clone()].concat();
-        fs::write(&path, both("10.1.0.0/16")).unwrap();
-        assert!(files.refresh() && !files.is_complete());
-        assert_eq!(names(&files), ["prod"]);
-        let problem = &files.problems()[0];
-        assert!(
-            problem.starts_with("Cluster dev: spec.network.podCIDRs"),
-            "{problem}"
-        );
-        fs::write(&path, both("10.2.0.0/16")).unwrap();
-        assert!(files.refresh() && files.is_complete());
-        assert_eq!(names(&files), ["dev", "prod"]);
-    }
-
-    #[test]
-    fn load_balancers_are_named_as_objects_of_another_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("policy.yaml");
-        let other = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
-        fs::write(
-            &path,
-            [cluster("eu-1", "10.1.0.0/16").as_str(), other].concat(),
-        )
-        .unwrap();
-        let mut files = PolicyFiles::new(vec![dir.path().to_owned()]);
-        assert!(files.refresh());
-        assert_eq!(names(&files), ["eu-1"]);
-        assert!(files.problems()[0].contains("Service is no object of the policy"));
-    }
-}
+mod tests;

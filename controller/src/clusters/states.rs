@@ -31,6 +31,8 @@ pub(crate) struct States {
     pub(crate) restarts: BTreeMap<Arc<str>, u64>,
     /// Numbers of exports and imports, as of the last flush.
     pub(crate) counts: FederationCounts,
+    /// Reasons and messages of the Clusters that the policy has and that are not in force as it has them, by name.
+    pub(crate) refused: BTreeMap<String, (String, String)>,
     /// Number of problems of the policy.
     pub(crate) policy_problems: usize,
     /// Number of changes of objects that the source of a cluster has sent, by its name.

@@ -4,6 +4,7 @@
 
 mod edge;
 mod members;
+mod policy;
 mod problems;
 mod secrets;
 mod tokens;
@@ -21,6 +22,7 @@ use portolan_auth::Issuers;
 use portolan_federate::state::LONGEST_TICK;
 use portolan_policy::{Access, Cluster, Objects};
 use portolan_source::deletions::GuardConfig;
+use portolan_source::kubernetes::Resources;
 use portolan_source::{HeldDeletions, Sink, file};
 use portolan_tablelog::Doubts;
 use tokio::sync::{mpsc, watch};
@@ -65,6 +67,8 @@ pub(crate) type ClusterSources = Arc<Mutex<BTreeMap<Arc<str>, SourceContact>>>;
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     files: PolicyFiles,
+    /// The policy objects of an API server.
+    served: Option<watch::Receiver<Resources>>,
     interval: Duration,
     guard: (GuardConfig, Arc<HeldDeletions>),
     changes: mpsc::Sender<ClusterChange>,
@@ -160,6 +164,7 @@ impl Supervisor {
     ) -> Self {
         Self {
             files: PolicyFiles::new(policy),
+            served: None,
             interval,
             guard,
             changes,
@@ -227,6 +232,7 @@ impl Supervisor {
                     self.read_members().await?;
                     self.tell_problems().await?;
                 }
+                Some(()) = policy::changed(&mut self.served) => self.take_served().await?,
                 Some(trial) = self.members.tried() => self.replace(trial).await?,
                 Some(read) = self.secrets.read() => self.take_secret(read).await?,
                 Some(ended) = self.tasks.join_next_with_id() => {
@@ -282,23 +288,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Reads the policy on a thread that may block; returns whether it changed.
-    async fn refresh(&mut self) -> bool {
-        let mut files = std::mem::replace(&mut self.files, PolicyFiles::new(Vec::new()));
-        let refreshed = tokio::task::spawn_blocking(move || {
-            let is_news = files.refresh();
-            (files, is_news)
-        });
-        match refreshed.await {
-            Ok((files, is_news)) => {
-                self.files = files;
-                is_news
-            }
-            // Never cancelled, so it panicked: a bug, not to be hidden.
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
-    }
-
     /// Makes the sources those that the policy asks for.
     async fn change(&mut self) -> Result<(), WriterGone> {
         let clusters: Vec<_> = self.files.objects().clusters.values().cloned().collect();
@@ -323,7 +312,7 @@ impl Supervisor {
             }
         }
         self.tell_problems().await?;
-        if clusters.is_empty() && self.files.is_complete() {
+        if clusters.is_empty() && self.files.is_known() {
             self.changes.send(ClusterChange::None).await?;
         }
         Ok(())
@@ -350,22 +339,6 @@ impl Supervisor {
             self.changes.send(ClusterChange::Problems(problems)).await?;
         }
         Ok(())
-    }
-
-    /// Sends the policy to the writer, before the clusters that it adds.
-    async fn tell_policies(&mut self) -> Result<(), WriterGone> {
-        let policy = (self.files.objects().clone(), self.files.is_complete());
-        if self.told.as_ref() == Some(&policy) {
-            return Ok(());
-        }
-        let (objects, is_complete) = policy.clone();
-        self.automatic.send_replace(objects.exports_automatically());
-        self.told = Some(policy);
-        let change = ClusterChange::Policies {
-            objects: Box::new(objects),
-            is_complete,
-        };
-        Ok(self.changes.send(change).await?)
     }
 
     /// The clusters that run and have no Cluster any more.

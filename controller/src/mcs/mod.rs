@@ -24,6 +24,7 @@ use crate::writer::McsPlanner;
 pub(crate) use executor::Executor;
 pub(crate) use leader::{LeaderArgs, Leading};
 pub(crate) use metrics::WriteCounts;
+pub(crate) use request::failure;
 pub(crate) use works::{Spared, Work, Works};
 
 /// State that planners and writers of MCS objects share.
@@ -71,6 +72,11 @@ impl Mcs {
     /// Plans for edge controllers.
     pub(crate) fn plans(&self) -> EdgePlans {
         self.plans.clone()
+    }
+
+    /// Parts for writers at the API server of the policy.
+    pub(crate) fn at_home(&self) -> (Leading, WriteCounts) {
+        (self.leading.clone(), self.counts.clone())
     }
 
     /// The half that writes, or has edges write.

@@ -20,12 +20,12 @@ const CREATOR: &str = "portolan-controller-create";
 
 /// Reason why a write failed.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     /// For metrics.
-    pub(super) result: &'static str,
+    pub(crate) result: &'static str,
     /// Whether only a person can change it.
-    pub(super) refused: bool,
-    pub(super) message: String,
+    pub(crate) refused: bool,
+    pub(crate) message: String,
 }
 
 /// Does a write.
@@ -44,7 +44,7 @@ pub(super) async fn perform(client: &Client, write: &Write) -> Result<Option<Str
     }
 }
 
-pub(super) fn failure(error: &kube::Error) -> Failure {
+pub(crate) fn failure(error: &kube::Error) -> Failure {
     let (result, refused) = match error {
         kube::Error::Api(status) => match status.code {
             401 | 403 => ("forbidden", true),

@@ -16,7 +16,10 @@ use tokio::time::{Instant, sleep};
 use super::Publishing;
 use crate::args::{Args, Source};
 use crate::cluster::{ClusterMetrics, ClusterWatch};
-use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, Home, Members, Supervisor};
+use crate::clusters::{
+    ClusterCollector, ClusterSources, ClusterStates, Home, Members, StatusWriter, Supervisor,
+    resources,
+};
 use crate::edges::start_uplink;
 use crate::mcs::Mcs;
 use crate::writer::{Centre, ClusterChange, Inbox};
@@ -38,24 +41,8 @@ impl Publishing {
         vital: &Vital,
     ) -> anyhow::Result<(Inbox, Option<Centre>)> {
         let Some(cluster) = args.cluster() else {
-            let (changes, inbox) = Inbox::several();
-            let sources = Arc::clone(&self.sources);
-            let states = self.states.clone();
-            registry.register_collector(Box::new(ClusterCollector {
-                sources: Arc::clone(&sources),
-                states: states.clone(),
-            }));
-            let members = mcs.unwrap_or_else(Mcs::alone).members();
-            let supervisor = supervisor(args, changes, (sources, states), members, stats);
-            let supervisor =
-                supervisor.with_edges(self.edges.clone(), args.clusters.state_dir.is_some());
-            let supervisor = supervisor.with_doubts(self.publisher.doubts());
-            let supervisor = match self.cluster_issuers.take() {
-                Some(issuers) => supervisor.with_tokens(issuers),
-                None => supervisor,
-            };
-            vital.spawn("clusters", supervisor.run(vital.ending.clone()));
-            return Ok((inbox, None));
+            let inbox = self.start_clusters(args, mcs, stats, registry, vital);
+            return Ok((inbox.await?, None));
         };
         let (sink, events) = Sink::channel(EVENTS);
         let mut writer = None;
@@ -107,6 +94,44 @@ impl Publishing {
         )?;
         let centre = Centre::new(Arc::clone(&cluster), args.edge.ranges(), plans);
         Ok((Inbox::single(cluster, events), Some(centre)))
+    }
+
+    /// Starts the sources of several clusters, and returns the inbox of their events.
+    async fn start_clusters(
+        &mut self,
+        args: &Args,
+        mcs: Option<Mcs>,
+        stats: &Arc<kubernetes::Stats>,
+        registry: &mut Registry,
+        vital: &Vital,
+    ) -> anyhow::Result<Inbox> {
+        let (changes, inbox) = Inbox::several();
+        let sources = Arc::clone(&self.sources);
+        let states = self.states.clone();
+        registry.register_collector(Box::new(ClusterCollector {
+            sources: Arc::clone(&sources),
+            states: states.clone(),
+        }));
+        let mcs = mcs.unwrap_or_else(Mcs::alone);
+        let served = match args.clusters.policy_kubernetes {
+            true => Some(follow_policy(args, &mcs, &states, stats, vital).await?),
+            false => None,
+        };
+        let members = mcs.members();
+        let supervisor = supervisor(args, changes, (sources, states), members, stats);
+        let supervisor =
+            supervisor.with_edges(self.edges.clone(), args.clusters.state_dir.is_some());
+        let supervisor = supervisor.with_doubts(self.publisher.doubts());
+        let supervisor = match self.cluster_issuers.take() {
+            Some(issuers) => supervisor.with_tokens(issuers),
+            None => supervisor,
+        };
+        let supervisor = match served {
+            Some(served) => supervisor.with_policy(served),
+            None => supervisor,
+        };
+        vital.spawn("clusters", supervisor.run(vital.ending.clone()));
+        Ok(inbox)
     }
 }
 
@@ -210,6 +235,32 @@ fn supervisor(
     );
     let home = Home::new(args.kubeconfig.clone(), args.context.clone());
     supervisor.at_home(home)
+}
+
+/// Starts to follow the policy at the API server that the controller runs at, and to write the status of its Clusters.
+async fn follow_policy(
+    args: &Args,
+    mcs: &Mcs,
+    states: &ClusterStates,
+    stats: &kubernetes::Stats,
+    vital: &Vital,
+) -> anyhow::Result<watch::Receiver<kubernetes::Resources>> {
+    let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+    let client = kubernetes::own_client(kubeconfig, context).await?;
+    let (sender, served) = watch::channel(kubernetes::Resources::default());
+    let (leading, counts) = mcs.at_home();
+    let writer = StatusWriter {
+        client: client.clone(),
+        served: served.clone(),
+        states: states.clone(),
+        leading,
+        counts,
+    };
+    vital.spawn_endless("status of Clusters", writer.run());
+    let (guard, holds) = (args.guard.config(), Arc::clone(stats.holds()));
+    let follow = kubernetes::follow_resources(client, resources(), guard, holds, sender);
+    vital.spawn_endless("policy of the API server", follow);
+    Ok(served)
 }
 
 /// Starts to follow an etcd.

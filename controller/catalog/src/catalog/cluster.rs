@@ -82,7 +82,7 @@ impl Cluster {
             Kind::ServiceExport => self.shared().map_or(0, |shared| shared.exports.len()),
             Kind::ServiceImport => self.shared().map_or(0, |shared| shared.observed.len()),
             Kind::ClusterProperty => self.shared().map_or(0, |shared| shared.properties.len()),
-            Kind::LoadBalancer | Kind::Director => 0,
+            Kind::LoadBalancer | Kind::Director | Kind::Policy => 0,
         }
     }
 
@@ -175,7 +175,8 @@ impl Namespace {
             | Kind::ServiceImport
             | Kind::ClusterProperty
             | Kind::LoadBalancer
-            | Kind::Director => Box::new(std::iter::empty()),
+            | Kind::Director
+            | Kind::Policy => Box::new(std::iter::empty()),
         }
     }
 

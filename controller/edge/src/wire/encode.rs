@@ -31,7 +31,7 @@ pub fn encode_kind(kind: Kind) -> Option<v1::ObjectKind> {
         Kind::ServiceExport => v1::ObjectKind::ServiceExport,
         Kind::ClusterProperty => v1::ObjectKind::ClusterProperty,
         Kind::ServiceImport => v1::ObjectKind::ServiceImport,
-        Kind::LoadBalancer | Kind::Director => return None,
+        Kind::LoadBalancer | Kind::Director | Kind::Policy => return None,
     })
 }
 

@@ -8,10 +8,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::SelectorSpec;
+use super::bounds::{account, duration, networks, percent, rule, rules, with};
 
 /// `Cluster.spec`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-crd" = with(
+    serde_json::json!({"required": ["access", "network"]}),
+    rule(
+        "!has(self.access.edge) || !has(self.access.edge.tokens) || !has(self.agents) || !has(self.agents.tokens) \
+         || !self.agents.tokens.serviceAccounts.exists(one, one in self.access.edge.tokens.serviceAccounts)",
+        "agents and edge controllers have a ServiceAccount in common: expected others, which tell them apart",
+    ),
+)))]
 pub struct ClusterSpec {
     /// The id, which DNS names and the label `source-cluster` show: a DNS label. Default: the
     /// object's name. It never changes.
@@ -47,6 +56,11 @@ pub struct ClusterSpec {
 /// Way in which a cluster is reached: exactly one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-crd" = rule(
+    "[has(self.kubeconfigSecret), has(self.kubeconfigFile), has(self.edge), has(self.files), has(self.local)]\
+     .filter(given, given).size() == 1",
+    "expected exactly one of kubeconfigSecret, kubeconfigFile, edge, files and local",
+)))]
 pub struct AccessSpec {
     /// A Secret in the controller's namespace with a kubeconfig.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,6 +101,10 @@ pub struct AgentsSpec {
 /// The ServiceAccount tokens of a cluster's agents or edge controllers. Exactly one of `jwks` and `jwksFile` is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-crd" = rule(
+    "has(self.jwks) != has(self.jwksFile)",
+    "expected exactly one of jwks and jwksFile",
+)))]
 pub struct ClientTokensSpec {
     /// The issuer of the tokens: `--service-account-issuer` of the cluster's API server.
     #[schemars(length(min = 1, max = 1024))]
@@ -99,6 +117,7 @@ pub struct ClientTokensSpec {
     #[schemars(length(min = 1, max = 4096))]
     pub jwks_file: Option<String>,
     /// The ServiceAccounts of these clients, as namespace/name.
+    #[schemars(extend("x-crd" = account()))]
     pub service_accounts: Vec<String>,
     /// The audience that tokens must have. Default `portolan-controller`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,15 +146,27 @@ pub struct EmptySpec {}
 /// Networks of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-crd" = rules([
+    (
+        "!has(self.mode) || self.mode != 'Gateway' || has(self.gateway)",
+        "gateway: missing: expected the gateways of a cluster in mode Gateway",
+    ),
+    (
+        "!has(self.gateway) || (has(self.nodeCIDRs) && size(self.nodeCIDRs) > 0)",
+        "nodeCIDRs: empty: expected the networks of nodes of a cluster with gateways",
+    ),
+])))]
 pub struct NetworkSpec {
     /// Way in which pods of other clusters reach those of this one.
     #[serde(default)]
     pub mode: NetworkMode,
     /// The networks of pods: with those of nodes, the bound on what may be exported.
     #[serde(rename = "podCIDRs")]
+    #[schemars(extend("x-crd" = networks(1, 64)))]
     pub pod_cidrs: Vec<String>,
     /// The networks of nodes.
     #[serde(default, rename = "nodeCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-crd" = networks(0, 64)))]
     pub node_cidrs: Vec<String>,
     /// The networks of cluster IPs.
     #[serde(
@@ -143,6 +174,7 @@ pub struct NetworkSpec {
         rename = "serviceCIDRs",
         skip_serializing_if = "Vec::is_empty"
     )]
+    #[schemars(extend("x-crd" = networks(0, 64)))]
     pub service_cidrs: Vec<String>,
     /// The ranges of the imports' virtual addresses in this cluster, one for each family.
     #[serde(
@@ -150,6 +182,7 @@ pub struct NetworkSpec {
         rename = "clusterSetIPs",
         skip_serializing_if = "Vec::is_empty"
     )]
+    #[schemars(extend("x-crd" = networks(0, 2)))]
     pub cluster_set_ips: Vec<String>,
     /// The gateways; needed in mode Gateway. Clusters in mode Gateway reach a Flat one by its gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,6 +211,14 @@ pub struct GatewaySpec {
     #[serde(default)]
     pub address: AddressType,
     /// The range of their ports, as in `20000-29999`.
+    #[schemars(extend("x-crd" = with(
+        serde_json::json!({"maxLength": 11, "pattern": "^[0-9]{1,5}-[0-9]{1,5}$"}),
+        rule(
+            "!self.matches('^[0-9]{1,5}-[0-9]{1,5}$') || (int(self.split('-')[0]) >= 1 \
+             && int(self.split('-')[0]) <= int(self.split('-')[1]) && int(self.split('-')[1]) <= 65535)",
+            "expected a range of ports from 1 to 65535 such as 20000-29999",
+        ),
+    )))]
     pub ports: String,
 }
 
@@ -200,12 +241,15 @@ pub enum AddressType {
 pub struct ClusterLossSpec {
     /// Time after which the cluster is lost once it is stale; 0s for never.
     #[serde(default, rename = "staleTTL", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd" = duration()))]
     pub stale_ttl: Option<String>,
     /// Time that the cluster is in contact before it returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd" = duration()))]
     pub return_after: Option<String>,
     /// Time over which its share rises again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd" = duration()))]
     pub ramp_up: Option<String>,
 }
 
@@ -215,9 +259,11 @@ pub struct ClusterLossSpec {
 pub struct DrainSpec {
     /// The percentage of its load that the cluster keeps.
     #[serde(default)]
+    #[schemars(extend("x-crd" = percent()))]
     pub to: i64,
     /// The time that this takes. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd" = duration()))]
     pub over: Option<String>,
 }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Action;
+use super::bounds::{duration, percent};
 
 /// `ClusterSet.spec`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -82,16 +83,20 @@ pub enum EndpointSlices {
 pub struct LossSpec {
     /// Time after which a stale cluster is lost; 0s for never. Default 5m.
     #[serde(default, rename = "staleTTL", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd" = duration()))]
     pub stale_ttl: Option<String>,
     /// Time that a cluster is in contact before it returns. Default 60s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd" = duration()))]
     pub return_after: Option<String>,
     /// Time over which its share rises again. Default 2m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd" = duration()))]
     pub ramp_up: Option<String>,
     /// Percentage of clusters that may be out of contact at once before none is lost any more.
     /// Default 50.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-crd" = percent()))]
     pub mass_loss: Option<i64>,
     /// Treatment of a Service whose clusters are all lost.
     #[serde(default)]

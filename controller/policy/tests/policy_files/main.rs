@@ -6,6 +6,7 @@
 
 mod cases;
 mod damage;
+mod served;
 
 use portolan_policy::spec::SpillOver;
 use portolan_policy::{

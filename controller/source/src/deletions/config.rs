@@ -53,7 +53,10 @@ impl GuardConfig {
         let is = |lost: usize, of: usize| {
             lost >= self.least && lost.saturating_mul(100) > of.saturating_mul(percent.into())
         };
-        let is_all = self.doubts_emptiness && lost.objects > 0 && lost.objects >= of.objects;
+        let is_all = self.doubts_emptiness
+            && percent < 100
+            && lost.objects > 0
+            && lost.objects >= of.objects;
         !self.is_off() && (is_all || is(lost.objects, of.objects) || is(lost.ready, of.ready))
     }
 }

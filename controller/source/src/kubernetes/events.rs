@@ -120,6 +120,8 @@ fn resource(kind: Kind) -> ApiResource {
         // An API server has none yet.
         Kind::LoadBalancer => named(kind, "portolan.dev", "v1alpha1", "loadbalancers"),
         Kind::Director => named(kind, "portolan.dev", "v1alpha1", "directors"),
+        // No problem is reported of it as of an object of a source.
+        Kind::Policy => named(kind, "portolan.dev", "v1alpha1", "clusters"),
         Kind::ServiceExport => resource_of::<ServiceExport>(),
         Kind::ServiceImport => resource_of::<ServiceImport>(),
         Kind::ClusterProperty => resource_of::<ClusterProperty>(),

@@ -77,7 +77,8 @@ impl NameFeed {
             | Kind::ServiceImport
             | Kind::ClusterProperty
             | Kind::LoadBalancer
-            | Kind::Director => None,
+            | Kind::Director
+            | Kind::Policy => None,
         };
         self.batch.extend(listing.map(NamesChange::Listed));
         if !std::mem::replace(&mut self.listed, true) && self.pending.done() {

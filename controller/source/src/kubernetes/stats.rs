@@ -25,6 +25,7 @@ pub struct Stats {
     properties: KindStats,
     balancers: KindStats,
     directors: KindStats,
+    policies: KindStats,
 }
 
 impl Stats {
@@ -78,6 +79,7 @@ impl Stats {
             Kind::ClusterProperty => &self.properties,
             Kind::LoadBalancer => &self.balancers,
             Kind::Director => &self.directors,
+            Kind::Policy => &self.policies,
         }
     }
 }

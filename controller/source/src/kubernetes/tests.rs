@@ -8,6 +8,7 @@ mod malformed;
 mod names;
 mod pods;
 mod recovery;
+mod resources;
 mod server;
 mod shared;
 mod streamed;

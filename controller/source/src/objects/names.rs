@@ -57,7 +57,8 @@ pub fn removed(object: &ObjectRef) -> Option<NamesChange> {
         | Kind::ServiceImport
         | Kind::ClusterProperty
         | Kind::LoadBalancer
-        | Kind::Director => None,
+        | Kind::Director
+        | Kind::Policy => None,
     }
 }
 

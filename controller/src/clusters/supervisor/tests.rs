@@ -15,6 +15,7 @@ use super::*;
 use crate::edges::EdgePlans;
 use crate::mcs::Mcs;
 
+mod served;
 mod tokens;
 
 const INTERVAL: Duration = Duration::from_secs(1);
