@@ -114,7 +114,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let keepalived = include_str!("../../../../common/director/tests/import/keepalived.conf");
     let ldirectord = include_str!("../../../../common/director/tests/import/ldirectord.cf");
     let ipvsadm = include_str!("../../../../common/director/tests/import/rules.ipvsadm");
-    let included = "$P=80\ninclude 1 2\n@a virtual_server 192.0.2.1 ${P} { protocol TCP }\n\
+    let included = "$P=80\ninclude 1 2\n@a virtual_server 192.0.2.1 ${P} {\nprotocol TCP\n\
+                    real_server 10.0.0.1 ${P} {\nweight 1\n}\n}\n\
                     \0# one\n$Q=$P$P\n\0include 1\nvirtual_server_group g { 192.0.2.8-11 80 }\n";
     let equal = "-A -t 192.0.2.1:80\n-A -t 192.0.2.1:81\n-a -t 192.0.2.1:80 -r 10.0.0.1 -m\n";
     let mysql = "virtual = 192.0.2.1:3306\n real = 10.0.0.1->10.0.0.4:3306 masq\n";

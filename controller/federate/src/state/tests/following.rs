@@ -87,7 +87,7 @@ fn a_replica_that_takes_over_without_contact_keeps_the_step_until_there_is_some(
         other.advance(world.moment(), 50);
         shown(&other, "a")
     };
-    for _ in 0..20 {
+    for _ in 0..10 {
         assert_eq!(pass(&["b", "c"]), (Phase::Connecting, step));
     }
     assert_eq!(pass(&["a", "b", "c"]), (Phase::Returning, step));
