@@ -79,7 +79,7 @@ uml agent 60 agent foreign once
 uml gateways 30 gateways:gateways_of_ipvs
 uml failover 80 failover
 uml drift 60 drift seen:--skip,ten_thousand
-uml kernel 20 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke
+uml kernel 20 ipvs_kernel conntrack_kernel route_kernel pair_kernel nftables_kernel rig_smoke
 EOF
     # Checks by way of a Service do over IPv6 what they do over IPv4, and take a minute.
     if [ -n "$ALL" ]; then
@@ -114,11 +114,11 @@ jobs_nftables() {
 jobs_debian() {
     if [ -n "$ALL" ]; then
         jobs_nftables debian
-        echo "debian kernel 900 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke services policies"
+        echo "debian kernel 900 ipvs_kernel conntrack_kernel route_kernel pair_kernel nftables_kernel rig_smoke services policies"
         echo "debian conformance 600 conformance conformance_more:--skip,on_nftables restarts"
         echo "debian kube_proxy 900 conformance_kube_proxy"
     else
-        echo "debian kernel 40 ipvs_kernel conntrack_kernel route_kernel pair_kernel rig_smoke"
+        echo "debian kernel 40 ipvs_kernel conntrack_kernel route_kernel pair_kernel nftables_kernel rig_smoke"
     fi
 }
 

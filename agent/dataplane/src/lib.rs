@@ -201,6 +201,10 @@ pub trait Dataplane: Send {
         std::future::ready(Ok(BTreeSet::new()))
     }
 
+    /// Has conntrack know connections to masqueraded servers. A run before may have left such servers, for which there
+    /// are no steps then.
+    fn track(&mut self) {}
+
     /// Chooses the marks that the rules give packets, when the first rules are about to be written: bits that no
     /// other program uses.
     fn choose_marks(

@@ -253,7 +253,15 @@ fn tables_of_nft_are_those_of_our_messages_and_answer_alike() {
     let _agent = start(&exports, 0);
     let taken = content(node);
     assert_ne!(taken, exported);
-    assert_eq!(taken, programmed[0]);
+    // Sets that have no size stay so.
+    let without_sizes = |mut content: TableContent| {
+        for (set, _) in content.sets.values_mut() {
+            set.size = None;
+        }
+        content
+    };
+    let of_agent = programmed.swap_remove(0).map(without_sizes);
+    assert_eq!(taken.map(without_sizes), of_agent);
 }
 
 fn content(node: &Node) -> [TableContent; 2] {

@@ -7,6 +7,7 @@ use portolan_e2e::cluster::{Cluster, PATIENT};
 use portolan_e2e::objects::{service, slices};
 use portolan_e2e::rig::{Family, Host, Protocol};
 use portolan_e2e::wait::wait_for;
+use portolan_netlink::nftables::Value;
 use serde_json::json;
 
 use crate::{WEB, ours, skip, web};
@@ -62,7 +63,15 @@ fn a_service_that_the_kernel_refuses_is_left_out_alone() {
         })
         .unwrap();
     };
-    wait("the change of IPv4", 0, ways);
+    let gone = pods[1].pod.v4().octets();
+    let is_of_gone = |value: &Value| matches!(value, Value::Data(to) if to.starts_with(&gone));
+    wait_for("the change of IPv4", PATIENT, || {
+        let [v4, _] = &ours(&node);
+        let (_, slots) = &v4.as_ref()?.sets["endpoints"];
+        (!slots.values().any(is_of_gone)).then_some(())
+    })
+    .unwrap();
+    assert_eq!(len(0, "services"), ways);
     wait("both Services of IPv6", 1, 2 * ways);
     let asks = |service, family| {
         for protocol in Protocol::ALL {

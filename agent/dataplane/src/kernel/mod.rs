@@ -252,9 +252,12 @@ impl Kernel {
     /// Has conntrack know connections before the first of these steps adds a masqueraded server: firewalls of the host
     /// take its answers for invalid otherwise.
     fn track_masqueraded<S: Borrow<Step>>(&mut self, run: &[S]) {
-        if self.is_tracking || !run.iter().any(|step| settings::masquerades(step.borrow())) {
-            return;
+        if !self.is_tracking && run.iter().any(|step| settings::masquerades(step.borrow())) {
+            self.track_connections();
         }
+    }
+
+    fn track_connections(&mut self) {
         self.is_tracking = true;
         if let Err(wrong) = blocking(|| settings::CONNTRACK.write()) {
             let consequence = "stateful firewalls of this host drop answers of masqueraded servers";
@@ -377,6 +380,12 @@ impl Dataplane for Kernel {
             }
         }
         Ok(lacking)
+    }
+
+    fn track(&mut self) {
+        if !self.is_tracking {
+            self.track_connections();
+        }
     }
 
     async fn choose_marks(&mut self, config: &Config) -> Result<MarkMask, MaskError> {

@@ -30,6 +30,14 @@ pub struct Desired {
 }
 
 impl Desired {
+    /// Returns `true` if any real server is masqueraded.
+    #[must_use]
+    pub fn masquerades(&self) -> bool {
+        let servers = self.state.virtual_servers.values();
+        let mut configs = servers.flat_map(|server| server.real_servers.values());
+        configs.any(|config| config.forwarding == ipvs::ForwardingMethod::Masquerade)
+    }
+
     /// The records that need a set entry, for error messages. Searches all virtual servers.
     #[must_use]
     pub fn records_of(&self, entry: &SetEntry) -> BTreeSet<&RecordKey> {
