@@ -311,9 +311,6 @@ impl<D: Dataplane> Reconciler<D> {
         let affected = self.desired.read(|d| flows::affected(&steps, &observed, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
         let is_full = tried.is_none();
-        if is_full && self.desired.read(Desired::masquerades) {
-            self.dataplane.track();
-        }
         let steps = self.spread(steps, &observed, is_full).await?;
         let objects = count_objects(&steps);
         let planned_in = start.elapsed();
@@ -431,6 +428,9 @@ impl<D: Dataplane> Reconciler<D> {
             }
             *before = kept;
         });
+        if self.desired.read(Desired::masquerades) {
+            self.dataplane.track();
+        }
         PlannedSteps {
             steps: self.plan_all(observed, surplus),
             ..PlannedSteps::default()
