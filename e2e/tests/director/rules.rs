@@ -130,8 +130,8 @@ fn a_director_that_needs_no_rules_has_none_until_it_does() {
     agent.kill9().unwrap();
     set_conntrack(&world, "0");
     let mut agent = start();
-    agent.wait_for_log("programmed", PATIENT).unwrap();
-    assert_eq!(conntrack(&world), "1");
+    let is_set = || (conntrack(&world) == "1").then_some(());
+    wait_for("conntrack", PATIENT, is_set).unwrap();
     world.wait_for_answers(&[a.name(), b.name()]);
     wait_for_source(&world, world.director().v4().into());
 
