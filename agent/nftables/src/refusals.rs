@@ -269,7 +269,7 @@ impl<'a> LeftOut<'a> {
         requests.filter(has_elements).collect()
     }
 
-    /// How many records that are left out have each endpoint that records share.
+    /// Counts the records that are left out by each endpoint that records share.
     fn shared(&self) -> Shared {
         let mut shared = Shared::default();
         for key in self.records.keys() {

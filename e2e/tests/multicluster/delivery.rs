@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// The most that half of the changes may take, with programs that are not optimised, on a busy machine.
 const MOST: Duration = Duration::from_secs(1);
 
-/// Whether the nodes of a cluster have programmed all that their controller has.
+/// Returns `true` if the nodes of a cluster have programmed all that their controller has.
 fn is_programmed(world: &World, number: usize) -> bool {
     if number == 0 {
         let dump = world.cluster.controller_debug("clusters");

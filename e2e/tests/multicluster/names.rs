@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::world::{CLUSTERS, WEB, World, shares, skip};
 
-/// Where the cluster's own controller would serve agents.
+/// The port at which the cluster's own controller would serve agents.
 const OWN: u16 = 9600;
 /// The name that every cluster has an answer to.
 const IMPORTED: &str = "web.default.svc.clusterset.local";

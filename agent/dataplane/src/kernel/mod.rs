@@ -125,7 +125,7 @@ pub struct Kernel {
     /// Sums of virtual servers and routes when they last matched the observed state; reset by changes of
     /// ours.
     seen: Option<(glance::Sum, glance::Sum)>,
-    /// Whether conntrack was told to know connections of IPVS.
+    /// `true` once conntrack was told to know connections of IPVS.
     is_tracking: bool,
 }
 

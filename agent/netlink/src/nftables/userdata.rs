@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a set's keys and data are made of, in the words of `nft` (libnftnl: `NFTNL_UDATA_SET_*`; nftables: the `build`
+//! The description of a set's keys and data in the words of `nft` (libnftnl: `NFTNL_UDATA_SET_*`; nftables: the `build`
 //! functions of its expressions).
 //!
 //! The kernel keeps these bytes for `nft` alone. Of a key with a number `nft` needs them: numbers have no type of their

@@ -146,7 +146,7 @@ async fn actions_need_the_socket_or_the_token() {
     assert_eq!(ask(&admin, tcp(loopback), with("")).await.0, 500);
 }
 
-/// What is logged, in memory.
+/// The log, in memory.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

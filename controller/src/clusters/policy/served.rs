@@ -9,9 +9,9 @@ use portolan_source::kubernetes::{ResourceKind, Resources};
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ServedPolicy {
     pub(super) objects: Vec<Served>,
-    /// Whether every kind was listed since the start.
+    /// `true` once every kind was listed.
     pub(super) is_listed: bool,
-    /// Whether there was a Cluster since the start.
+    /// `true` once there was a Cluster.
     pub(super) had_clusters: bool,
     pub(super) problems: Vec<String>,
 }
