@@ -174,6 +174,11 @@ async fn an_action_that_is_admitted_is_in_the_audit_log() {
     let admin = admin(Some(DebugToken::new(path)));
     let action = || Request::post("/debug/confirm?all=1");
     let token = action().header("Authorization", format!("Bearer {TOKEN}"));
+    // A test beside this one may have been the first with that event, before there was a log, which is remembered then.
+    let first = ask(&admin, Peer::Unix(None), action()).await;
+    assert_eq!(first.0, 200);
+    tracing::callsite::rebuild_interest_cache();
+    log.0.lock().unwrap().clear();
     assert_eq!(ask(&admin, tcp("127.0.0.1:7"), action()).await.0, 401);
     assert_eq!(ask(&admin, tcp("127.0.0.1:7"), token).await.0, 200);
     assert_eq!(ask(&admin, Peer::Unix(Some(1000)), action()).await.0, 200);
