@@ -40,8 +40,12 @@ test: setup ## Run the tests in all lanes; CI=true forbids skipping
 browser: ## Install the browser that the long tests look at the status page with (as root)
 	@e2e/lanes/setup --browser
 
+.PHONY: neighbours
+neighbours: ## Install the firewalls that the long tests run beside the agent (as root)
+	@e2e/lanes/setup --neighbours
+
 .PHONY: test-all
-test-all: setup browser ## Run the long tests too: kube-proxy side by side, long chaos, all of 6.12, the package, soak
+test-all: setup browser neighbours ## Run the long tests too: kube-proxy side by side, long chaos, all of 6.12, the package, soak
 	@e2e/test --all
 
 .PHONY: soak

@@ -69,8 +69,8 @@ impl Translation {
         })
     }
 
-    /// Returns `true` if a rule looks the state of connections up in a map of verdicts, which accepts those that are
-    /// established in any sensible firewall.
+    /// Returns `true` if a rule looks the state of connections up in a map of verdicts, or in a set before it accepts:
+    /// any sensible firewall accepts those that are established.
     fn looks_up(self, rule: &[&Expression]) -> bool {
         let state = Expression::ct(Ct::State, Register::FIRST);
         match rule {
@@ -137,7 +137,11 @@ fn is_open(chain: &DropChain, translation: Translation) -> bool {
                 continue;
             };
             match last.given_verdict() {
-                Some(Verdict::Accept) if translation.passes(conditions) => return true,
+                Some(Verdict::Accept)
+                    if translation.passes(conditions) || translation.looks_up(conditions) =>
+                {
+                    return true;
+                }
                 None if translation.looks_up(&rule) => return true,
                 Some(Verdict::Jump(to) | Verdict::Goto(to)) if conditions.is_empty() => {
                     next.push(to);

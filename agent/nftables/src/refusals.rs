@@ -288,8 +288,12 @@ impl<'a> LeftOut<'a> {
 
     /// Returns `true` if an element belongs to records that are left out, and to no other.
     fn is_left_out(&self, set: &str, key: &[u8], shared: &Shared) -> bool {
-        let all_of =
-            |left_out: Option<&u32>, all: Option<&u32>| left_out.is_some() && left_out == all;
+        // Records that are too large have endpoints too, and are not among all.
+        let all_of = |left_out: Option<&u32>, all: Option<&u32>| {
+            left_out
+                .zip(all)
+                .is_some_and(|(left_out, all)| left_out >= all)
+        };
         if set == HAIRPIN {
             let endpoint = self.endpoint(key).map(Hairpin);
             endpoint.is_some_and(|e| all_of(shared.hairpins.get(&e), self.ways.hairpins.get(&e)))

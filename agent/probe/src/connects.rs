@@ -164,11 +164,11 @@ fn look_at(sockets: &[Weak<Socket>]) -> io::Result<Vec<PollFlags>> {
         .collect())
 }
 
-/// A connection that the server has reset was made: before one, its answer is a refusal. A reset that comes later is not
-/// seen.
+/// A connection that the server has reset was made: before one, its answer is a refusal. A reset after the server has
+/// closed its side is a broken pipe. One that comes later is not seen.
 fn made_or(error: io::Error) -> Checked<()> {
     match error.kind() {
-        io::ErrorKind::ConnectionReset => Ok(()),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(error.into()),
     }
 }
@@ -245,6 +245,7 @@ mod tests {
     fn a_connection_that_the_server_reset_was_made() {
         let reset = |kind| made_or(io::Error::from(kind));
         assert_eq!(reset(io::ErrorKind::ConnectionReset), Ok(()));
+        assert_eq!(reset(io::ErrorKind::BrokenPipe), Ok(()));
         let refused = reset(io::ErrorKind::ConnectionRefused);
         assert_eq!(refused, Err(Stop::fails("connection refused")));
     }

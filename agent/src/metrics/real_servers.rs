@@ -101,7 +101,10 @@ impl State {
     /// Warns once when the table gets crowded. Connections of others are not known, so there may be more.
     fn warn_of_crowd(&mut self, buckets: u32) {
         let connections: u64 = self.servers.iter().map(entries).sum();
-        let is_crowded = buckets > 0 && connections > CROWD * u64::from(buckets);
+        let most = CROWD * u64::from(buckets);
+        // It ends well below, or a number about there would be logged again and again.
+        let most = if self.is_crowded { most / 2 } else { most };
+        let is_crowded = buckets > 0 && connections > most;
         if is_crowded && !self.is_crowded {
             tracing::warn!(
                 connections,

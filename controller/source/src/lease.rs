@@ -84,6 +84,7 @@ pub async fn lead<W, F>(
         config,
         seen: None,
         renewed: Instant::now(),
+        tells: false,
     };
     while let Some(()) = token.run_until_cancelled(contender.acquire()).await {
         info!(lease = %contender.config.name, "leading");
@@ -129,6 +130,9 @@ struct Contender {
     seen: Option<(String, Instant)>,
     /// The beginning of the last successful attempt.
     renewed: Instant,
+    /// `true` if the text in the Lease is this candidate's: it knows that it holds the Lease since an attempt before. A
+    /// take-over whose answer was lost is not known.
+    tells: bool,
 }
 
 impl Contender {
@@ -209,8 +213,9 @@ impl Contender {
             return Ok(Outcome::Others);
         }
         // Who takes the Lease keeps the text in it: it has told nothing since it read that.
+        self.tells &= is_ours;
         let (told, urgent) = self.config.board.told();
-        let told = told.filter(|_| is_ours);
+        let told = told.filter(|_| self.tells);
         self.sign(lease.spec.get_or_insert_default(), is_ours);
         put(&mut lease, told.as_deref().or(found.as_deref()));
         let params = PostParams::default();
@@ -223,7 +228,7 @@ impl Contender {
         match written {
             Ok(_) => {
                 self.renewed = begin;
-                match is_ours {
+                match std::mem::replace(&mut self.tells, true) {
                     true => self.config.board.wrote(urgent),
                     false => self.config.board.took_over(found),
                 }

@@ -83,6 +83,13 @@ impl StatusWriter {
         let (now, time) = (Instant::now(), Timestamp::now());
         tried.retain(|_, tried| tried.until > now);
         let served = self.served.borrow();
+        // Before that no object is in force or refused.
+        if !Kind::ALL
+            .iter()
+            .all(|kind| served.listed.contains(kind.as_str()))
+        {
+            return Vec::new();
+        }
         let states = self.states.lock();
         let clusters = served.objects.iter();
         let clusters = clusters.filter(|((kind, _), _)| *kind == Kind::Cluster.as_str());

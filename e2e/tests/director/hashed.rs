@@ -96,6 +96,15 @@ fn command(world: &World, verb: &str, scheduler: &str, host: &Host) -> (Option<i
     world.ask_agent(&["backend", verb, &backend])
 }
 
+/// Ends the clients' asking, also if the test panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 #[test]
 fn no_client_is_refused_while_one_backend_drains_and_one_is_down() {
     if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
@@ -122,14 +131,19 @@ fn no_client_is_refused_while_one_backend_drains_and_one_is_down() {
             }
             seen
         });
+        let over = Over(&is_over);
         let drained = BY_CLIENT.map(|(scheduler, _)| command(&world, "drain", scheduler, d));
-        is_over.store(true, Ordering::Release);
+        let is_without = |servers: &BTreeSet<String>| !servers.contains(d.name());
+        let is_drained = || by_client(&world).values().all(is_without).then_some(());
+        wait_for("the drain", PATIENT, is_drained).unwrap();
+        drop(over);
         (drained, asking.join().unwrap())
     });
     for (code, text) in drained {
         assert_eq!(code, Some(0), "{text}");
     }
     let names: BTreeSet<_> = [a, b, c, d].map(|host| host.name().to_owned()).into();
+    assert!(!seen.is_empty(), "nobody asked");
     assert!(seen.is_subset(&names), "{seen:?}");
     // With this scheduler a drained backend is no real server any more.
     let (code, text) = command(&world, "drain", BY_ADDRESS, d);

@@ -258,10 +258,13 @@ impl Kernel {
     }
 
     fn track_connections(&mut self) {
-        self.is_tracking = true;
-        if let Err(wrong) = blocking(|| settings::CONNTRACK.write()) {
-            let consequence = "stateful firewalls of this host drop answers of masqueraded servers";
-            tracing::warn!(consequence, "kernel setting {wrong}: not written");
+        match blocking(|| settings::CONNTRACK.write()) {
+            Ok(()) => self.is_tracking = true,
+            Err(wrong) => {
+                let consequence =
+                    "stateful firewalls of this host drop answers of masqueraded servers";
+                tracing::warn!(consequence, "kernel setting {wrong}: not written");
+            }
         }
     }
 

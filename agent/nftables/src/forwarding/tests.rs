@@ -81,14 +81,22 @@ fn a_rule_counts_in_chains_to_which_all_packets_are_led() {
 }
 
 #[test]
-fn a_map_of_states_accepts_answers() {
+fn a_map_or_set_of_states_accepts_answers() {
     let rule = vec![
         Expression::ct(Ct::State, Register::FIRST),
         Expression::lookup("__map0", Lookup::Verdict),
     ];
-    let rules = [("FORWARD", rule)];
-    assert!(!is_closed(&rules, Translation::Ipvs));
-    assert!(is_closed(&rules, Translation::Nftables));
+    // As `nft` spells `ct state { established, related } accept`.
+    let of_set = vec![
+        Expression::ct(Ct::State, Register::FIRST),
+        Expression::lookup("__set0", Lookup::Has),
+        verdict(Verdict::Accept),
+    ];
+    for rule in [rule, of_set] {
+        let rules = [("FORWARD", rule)];
+        assert!(!is_closed(&rules, Translation::Ipvs));
+        assert!(is_closed(&rules, Translation::Nftables));
+    }
 }
 
 #[test]

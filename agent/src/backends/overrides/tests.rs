@@ -263,16 +263,21 @@ fn overrides_outlive_a_restart_and_a_reboot_until_their_time_is_over() {
     assert!(load(directory.path(), &at).is_empty());
 }
 
-#[test]
-fn a_clock_that_is_behind_after_a_reboot_makes_no_command_longer() {
-    let directory = tempfile::tempdir().unwrap();
+/// Saves a drain of an hour, given 100 s after the boot `a`.
+fn save_drain_of_an_hour(directory: &Path) {
     let drain = Override {
         state: Administrative::Drain,
         until: Some(Duration::from_secs(3_700)),
     };
     let map = OverrideMap::from_iter([(name("web/10.0.0.1"), drain)]);
     let at = now("a", 100, "2026-01-02T03:00:00Z");
-    saved::save(directory.path(), &map, &at).unwrap();
+    saved::save(directory, &map, &at).unwrap();
+}
+
+#[test]
+fn a_clock_that_is_behind_after_a_reboot_makes_no_command_longer() {
+    let directory = tempfile::tempdir().unwrap();
+    save_drain_of_an_hour(directory.path());
     let rebooted = load(directory.path(), &now("b", 10, "2016-01-02T03:00:00Z"));
     let most = Duration::from_secs(10 + 3_600);
     assert_eq!(rebooted.next_end(), Some(most));
@@ -289,13 +294,7 @@ fn a_clock_that_is_behind_after_a_reboot_makes_no_command_longer() {
 #[test]
 fn a_clock_that_is_behind_after_each_reboot_makes_no_command_longer() {
     let directory = tempfile::tempdir().unwrap();
-    let drain = Override {
-        state: Administrative::Drain,
-        until: Some(Duration::from_secs(3_700)),
-    };
-    let map = OverrideMap::from_iter([(name("web/10.0.0.1"), drain)]);
-    let at = now("a", 100, "2026-01-02T03:00:00Z");
-    saved::save(directory.path(), &map, &at).unwrap();
+    save_drain_of_an_hour(directory.path());
     let store = store(directory.path());
     for (boot, left) in [("b", 3_600), ("c", 2_400), ("d", 1_200)] {
         let begin = now(boot, 10, "2016-01-02T03:00:00Z");
@@ -306,6 +305,7 @@ fn a_clock_that_is_behind_after_each_reboot_makes_no_command_longer() {
         store.pass_time(&later).unwrap();
     }
     assert!(store.all().is_empty());
+    let at = now("a", 100, "2026-01-02T03:00:00Z");
     assert!(load(directory.path(), &at).is_empty());
 }
 

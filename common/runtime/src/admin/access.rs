@@ -88,10 +88,17 @@ pub(super) async fn with_credential(
         return refusal;
     }
     let action = request.uri().to_string();
-    let response = next.run(request).await;
-    let (who, status) = (who(peer), response.status().as_u16());
-    tracing::info!(target: "audit", %who, %action, status, "audit: an operator acted");
-    response
+    // An action goes on without its client, so the log must too.
+    let acting = tokio::spawn(async move {
+        let response = next.run(request).await;
+        let (who, status) = (who(peer), response.status().as_u16());
+        tracing::info!(target: "audit", %who, %action, status, "audit: an operator acted");
+        response
+    });
+    match acting.await {
+        Ok(response) => response,
+        Err(error) => refused(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
 }
 
 /// The client that was admitted, in words.

@@ -24,7 +24,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use crate::HeldDeletions;
 use crate::deletions::GuardConfig;
@@ -170,7 +170,7 @@ async fn follow(api: Api<DynamicObject>, kind: ResourceKind, sender: Sender) {
 /// Lists a kind, and watches it from there until the watch ends.
 async fn round(api: &Api<DynamicObject>, kind: ResourceKind, sender: &Sender) -> Result<(), Stop> {
     let (objects, version) = list(api).await?;
-    info!(kind = kind.kind, objects = objects.len(), "listed");
+    debug!(kind = kind.kind, objects = objects.len(), "listed");
     sender.send((kind.kind, News::Listed(objects))).await?;
     let params = WatchParams {
         timeout: Some(WATCH_SECONDS),

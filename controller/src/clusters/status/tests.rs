@@ -28,7 +28,10 @@ impl Rig {
     fn new(clusters: &[&str]) -> Self {
         let writes = Writes::default();
         writes.lock().unwrap().1 = 200;
-        let mut resources = Resources::default();
+        let mut resources = Resources {
+            listed: Kind::ALL.iter().map(|kind| kind.as_str()).collect(),
+            ..Resources::default()
+        };
         for name in clusters {
             let object = Resource {
                 generation: Some(3),
@@ -185,4 +188,18 @@ async fn a_refused_cluster_says_why_and_a_forbidden_write_is_tried_rarely() {
     );
     assert!(writes[0]["status"]["phase"].is_null());
     assert_eq!(rig.writes(RARELY).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_said_before_all_kinds_are_listed() {
+    let rig = Rig::new(&["eu-1"]);
+    let last = rig.served.borrow().listed.last().copied().unwrap();
+    rig.served.send_modify(|served| {
+        served.listed.remove(last);
+    });
+    assert!(rig.writes(Duration::from_secs(5)).await.is_empty());
+    rig.served.send_modify(|served| {
+        served.listed.insert(last);
+    });
+    assert_eq!(rig.writes(Duration::from_secs(5)).await.len(), 1);
 }
