@@ -39,6 +39,9 @@ pub(crate) use saved::{Now, load};
 /// stand still while the machine is suspended.
 const PERIOD: Duration = Duration::from_secs(60);
 
+/// Replaces the overrides on disk.
+type Save = fn(&Path, &OverrideMap, &Now) -> io::Result<()>;
+
 /// The overrides of this host. Clones are the same.
 #[derive(Debug, Clone)]
 pub(crate) struct OverrideStore(Arc<Inner>);
@@ -46,6 +49,11 @@ pub(crate) struct OverrideStore(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     directory: PathBuf,
+    /// Held while overrides change until they are on disk, and taken before `state`. `state` is not held meanwhile: a
+    /// slow disk stops nobody who asks.
+    saving: Mutex<()>,
+    /// [`saved::save`], but for tests.
+    save: Save,
     state: Mutex<State>,
     /// Those of the table's backends.
     in_force: watch::Sender<Overrides<RecordKey>>,
@@ -82,6 +90,8 @@ impl OverrideStore {
         let overrides = load(directory, &Now::read());
         Self(Arc::new(Inner {
             directory: directory.to_owned(),
+            saving: Mutex::default(),
+            save: saved::save,
             state: Mutex::new(State {
                 overrides,
                 maintenance: Maintenance::load(directory),
@@ -128,7 +138,8 @@ impl OverrideStore {
     ) -> Result<Vec<Place>, CommandError> {
         let health = self.0.health.borrow().clone();
         let until = duration.map(|duration| now.since_boot + duration);
-        let mut state = self.lock();
+        let _saving = self.lock_disk();
+        let state = self.lock();
         let maintenance = state.maintenance.clone();
         let said = |(key, address): &Place| {
             let status = health.get(key).and_then(|each| each.states.get(address));
@@ -140,9 +151,14 @@ impl OverrideStore {
         };
         let mut new = state.overrides.clone();
         let places = new.command(command, name, until, &state.records, said)?;
-        if new != state.overrides {
+        let is_other = new != state.overrides;
+        drop(state);
+        if is_other {
             // An agent that is killed now comes back with the new state.
-            saved::save(&self.0.directory, &new, now)?;
+            (self.0.save)(&self.0.directory, &new, now)?;
+        }
+        let mut state = self.lock();
+        if is_other {
             state.overrides = new;
             tracing::info!(backend = %name, command = command.name(), ?duration, "commanded");
         }
@@ -188,12 +204,15 @@ impl OverrideStore {
     /// Ends what has ended at a time, and saves how much time the rest has left: a reboot gives none of it back,
     /// however far behind the clock is. Blocks on the disk.
     fn pass_time(&self, now: &Now) -> io::Result<()> {
+        let _saving = self.lock_disk();
         let mut state = self.lock();
         if state.overrides.expire(now.since_boot) {
             tracing::info!("the time of a command about backends is over");
             self.publish(&state);
         }
-        saved::save(&self.0.directory, &state.overrides, now)
+        let overrides = state.overrides.clone();
+        drop(state);
+        (self.0.save)(&self.0.directory, &overrides, now)
     }
 
     fn publish(&self, state: &State) {
@@ -204,6 +223,10 @@ impl OverrideStore {
             *in_force = new;
             is_other
         });
+    }
+
+    fn lock_disk(&self) -> MutexGuard<'_, ()> {
+        self.0.saving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

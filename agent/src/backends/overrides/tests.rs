@@ -11,6 +11,7 @@ use portolan_model::{
 
 use super::*;
 
+mod disk;
 mod maintenance;
 
 fn key(name: &str, port: &str) -> RecordKey {
