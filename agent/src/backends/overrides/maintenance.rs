@@ -123,8 +123,7 @@ impl OverrideStore {
             match read {
                 Some(Ok(maintenance)) => {
                     warned = None;
-                    self.maintain(&maintenance);
-                    self.save_maintenance(&mut disk, maintenance).await;
+                    self.maintain(maintenance);
                 }
                 Some(Err(error)) if warned.as_ref() != Some(&error) => {
                     tracing::warn!("spec.maintenanceDirectory: {error}: backends stay as they are");
@@ -132,6 +131,8 @@ impl OverrideStore {
                 }
                 Some(Err(_)) | None => {}
             }
+            // Without a directory that can be read too: the next start has nothing but the disk then.
+            self.save_maintenance(&mut disk).await;
             let is_saved = disk.content.is_some();
             let waits = !is_saved || matches!(*directory.borrow(), Some(Some(_)));
             tokio::select! {
@@ -144,17 +145,18 @@ impl OverrideStore {
         }
     }
 
-    fn maintain(&self, maintenance: &Maintenance) {
+    fn maintain(&self, maintenance: Maintenance) {
         let mut state = self.lock();
-        if state.maintenance != *maintenance {
+        if state.maintenance != maintenance {
             tracing::info!(backends = maintenance.0.len(), "maintenance changed");
-            state.maintenance = maintenance.clone();
+            state.maintenance = maintenance;
             self.publish(&state);
         }
     }
 
     /// Saves the backends in maintenance, unless the disk has them. It is to be called again if that fails.
-    async fn save_maintenance(&self, disk: &mut Disk, maintenance: Maintenance) {
+    async fn save_maintenance(&self, disk: &mut Disk) {
+        let maintenance = self.lock().maintenance.clone();
         if disk.content.as_ref() == Some(&maintenance) {
             return;
         }
