@@ -156,19 +156,31 @@ impl<P> DeletionGuard<P> {
         }
         match self.state {
             State::Calm => Vec::new(),
-            State::Waiting { .. } => {
-                let lost = self.lost_with(0, now);
-                if self.is_too_much(self.config.watch_percent, lost, now) {
-                    self.hold(now);
-                    return self.let_go_replaced(now);
-                }
-                self.let_go_all(now)
-            }
+            State::Waiting { .. } => self.judge(now),
             State::Held { until, .. } if until.is_some_and(|until| until <= now) => {
                 self.confirm(now)
             }
             State::Held { .. } => self.let_go_replaced(now),
         }
+    }
+
+    /// Judges a burst now, as if it was over. Before a listing, so that what a watch has told does not count as absent
+    /// from it. Returns the events to pass on now.
+    pub fn settle(&mut self, now: Instant) -> Vec<P> {
+        match self.state {
+            State::Waiting { .. } => self.judge(now),
+            State::Calm | State::Held { .. } => Vec::new(),
+        }
+    }
+
+    /// Judges a burst.
+    fn judge(&mut self, now: Instant) -> Vec<P> {
+        let lost = self.lost_with(0, now);
+        if self.is_too_much(self.config.watch_percent, lost, now) {
+            self.hold(now);
+            return self.let_go_replaced(now);
+        }
+        self.let_go_all(now)
     }
 
     /// Believes the held losses. Returns the events to pass on now.

@@ -85,6 +85,9 @@ impl Gatherer {
         let (now, facts) = (now(), Some(Facts::default()));
         match news {
             News::Listed(objects) => {
+                for name in guard.settle(now) {
+                    self.known.objects.remove(&(kind, name));
+                }
                 guard.begin(now);
                 for name in objects.keys() {
                     guard.listed(key(name), facts.clone(), name.clone(), now);
