@@ -34,7 +34,7 @@ use gather::Gatherer;
 const WATCH_SECONDS: u32 = 60;
 /// A watch that is silent for longer is dead.
 const SILENCE: Duration = Duration::from_secs(65);
-/// A watch that ends sooner, and brought nothing, is not worth another one at once.
+/// A watch that ends sooner, and brought nothing or a version that is too old, is not worth another one at once.
 const SHORT: Duration = Duration::from_secs(1);
 /// Time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,6 +61,8 @@ pub struct ResourceKind {
 pub struct Resource {
     /// `metadata.creationTimestamp` in seconds since 1970.
     pub created: Option<i64>,
+    /// `metadata.uid`. An object that is created again has another one.
+    pub uid: Option<String>,
     pub generation: Option<i64>,
     pub labels: BTreeMap<String, String>,
     pub spec: Value,
@@ -197,8 +199,10 @@ async fn round(api: &Api<DynamicObject>, kind: ResourceKind, sender: &Sender) ->
             }
             WatchEvent::Deleted(object) => read(object).map(|(name, _)| News::Deleted(name)),
             WatchEvent::Bookmark(_) => None,
-            // The version is too old: the listing is again the way.
-            WatchEvent::Error(status) if status.code == 410 => return Ok(()),
+            // The version is too old: the listing is again the way. One that is too old at once may be so each time.
+            WatchEvent::Error(status) if status.code == 410 && begin.elapsed() >= SHORT => {
+                return Ok(());
+            }
             WatchEvent::Error(status) => return Err(Stop::Failed(status.message)),
         };
         if let Some(news) = news {
@@ -239,6 +243,7 @@ fn read(mut object: DynamicObject) -> Option<(String, Resource)> {
     };
     let resource = Resource {
         created: metadata.creation_timestamp.map(|time| time.0.as_second()),
+        uid: metadata.uid,
         generation: metadata.generation,
         labels: metadata.labels.unwrap_or_default(),
         spec: take("spec"),
