@@ -71,6 +71,20 @@ impl PolicyFiles {
         is_news
     }
 
+    /// Returns the objects without the Clusters that were deleted and created again with other ids; `None` if there are
+    /// none. They are to be taken first: a Cluster in force keeps its id, and all that is known of the one before goes.
+    pub(super) fn without_recreated(&self, resources: &Resources) -> Option<Resources> {
+        let recreated = self.served.as_ref()?.recreated(resources);
+        if recreated.is_empty() {
+            return None;
+        }
+        let mut without = resources.clone();
+        for name in recreated {
+            without.objects.remove(&(Kind::Cluster.as_str(), name));
+        }
+        Some(without)
+    }
+
     /// The objects in force.
     pub(super) fn objects(&self) -> &Objects {
         &self.objects

@@ -200,6 +200,31 @@ mod of_server {
     }
 
     #[test]
+    fn a_cluster_that_was_created_again_with_another_id_is_not_the_one_before() {
+        let mut files = served();
+        let of = |uid: &str, id: &str| {
+            let mut all = with(listed(), "eu-1", "10.1.0.0/16");
+            for object in all.objects.values_mut() {
+                object.uid = Some(uid.to_owned());
+                object.spec["id"] = json!(id);
+            }
+            all
+        };
+        assert!(files.take(&of("u-1", "a")));
+        // The same object, and the same id.
+        for same in [of("u-1", "b"), of("u-2", "a")] {
+            assert_eq!(files.without_recreated(&same), None);
+        }
+        let again = of("u-2", "b");
+        let without = files.without_recreated(&again).unwrap();
+        assert!(files.take(&without));
+        assert_eq!(names(&files), [""; 0]);
+        assert!(files.take(&again));
+        assert_eq!(files.objects().clusters["eu-1"].id, "b");
+        assert_eq!(files.problems(), [""; 0]);
+    }
+
+    #[test]
     fn a_bad_change_at_the_server_leaves_the_object_and_keeps_no_deleted_one() {
         let mut files = served();
         let both = with(with(listed(), "eu-1", "10.1.0.0/16"), "us-1", "10.2.0.0/16");

@@ -32,11 +32,19 @@ impl Supervisor {
             return Ok(());
         };
         let resources = served.borrow_and_update().clone();
-        if self.files.take(&resources) {
+        if let Some(without) = self.files.without_recreated(&resources) {
+            self.take_resources(&without).await?;
+        }
+        self.take_resources(&resources).await?;
+        self.tell_problems().await
+    }
+
+    async fn take_resources(&mut self, resources: &Resources) -> Result<(), WriterGone> {
+        if self.files.take(resources) {
             self.read_tokens().await;
             self.change().await?;
         }
-        self.tell_problems().await
+        Ok(())
     }
 
     /// Reads the policy on a thread that may block; returns whether it changed.

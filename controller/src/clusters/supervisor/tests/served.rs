@@ -77,6 +77,40 @@ async fn clusters_of_an_api_server_join_and_leave_once_all_kinds_are_listed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cluster_that_is_created_again_with_another_id_leaves_and_joins() {
+    let (served, mut changes, _stop) = start();
+    let put = |uid: &str, id: &str| {
+        let network = json!({"podCIDRs": ["10.1.0.0/16"]});
+        let object = Resource {
+            uid: Some(uid.to_owned()),
+            spec: json!({"id": id, "access": {"edge": {}}, "network": network}),
+            ..Resource::default()
+        };
+        served.send_modify(|served| {
+            served.listed = resources().iter().map(|kind| kind.kind).collect();
+            let key = ("Cluster", String::from("eu-1"));
+            served.objects.insert(key, object);
+        });
+    };
+    put("u-1", "a");
+    let change = next(&mut changes).await;
+    assert!(matches!(change, ClusterChange::Joined { .. }), "{change:?}");
+    // Its deletion is no news of its own.
+    put("u-2", "b");
+    let mut found = Vec::new();
+    while found.len() < 2 {
+        let change = timeout(INTERVAL * 60, next(&mut changes)).await;
+        match change.expect("a change in time") {
+            ClusterChange::Left(_) => found.push("left"),
+            ClusterChange::Joined { .. } => found.push("joined"),
+            ClusterChange::Problems(_) | ClusterChange::None => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(found, ["left", "joined"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_without_clusters_leaves_nothing_to_wait_for() {
     let (served, mut changes, _stop) = start();
     served.send_modify(|served| {
