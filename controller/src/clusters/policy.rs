@@ -28,6 +28,8 @@ pub(super) struct PolicyFiles {
     is_read: bool,
     /// Completeness of the texts: every object of them is in force, in some version.
     is_whole: bool,
+    /// `true` once a Cluster was in force.
+    had_clusters: bool,
     /// The objects of an API server; `None` with files alone.
     served: Option<ServedPolicy>,
     /// The names of these, as of the last judgement.
@@ -46,6 +48,7 @@ impl PolicyFiles {
             unreadable: Vec::new(),
             is_read: false,
             is_whole: false,
+            had_clusters: false,
             served: None,
             judged: BTreeSet::new(),
             refused: BTreeMap::new(),
@@ -62,7 +65,7 @@ impl PolicyFiles {
     /// Takes the objects of the API server. Returns whether anything changed.
     pub(super) fn take(&mut self, resources: &Resources) -> bool {
         let before = self.served.take().unwrap_or_default();
-        let served = ServedPolicy::new(resources, &before);
+        let served = ServedPolicy::new(resources);
         let is_news = served != before;
         self.served = Some(served);
         if is_news {
@@ -106,9 +109,8 @@ impl PolicyFiles {
     /// Returns `true` if every file could be read since the start, and each of its objects is in force; and so with
     /// the API server. Before that an object that is missing may be in a file that is late, or be one that is bad.
     pub(super) fn is_complete(&self) -> bool {
-        // Without a Cluster the API server may have lost them all, or not have them yet.
-        let served = self.served.as_ref();
-        self.is_known() && served.is_none_or(|served| served.had_clusters)
+        // Without any Cluster the API server may have lost them all, or not have them yet.
+        self.is_known() && (self.served.is_none() || self.had_clusters)
     }
 
     /// As [`Self::is_complete`], but an API server may have no Clusters.
@@ -225,6 +227,7 @@ impl PolicyFiles {
                 .iter()
                 .map(|found| format!("{}: {}", found.object, found.fault)),
         );
+        self.had_clusters |= !objects.clusters.is_empty();
         (self.objects, self.problems) = (objects, problems);
     }
 }

@@ -17,14 +17,12 @@ pub(super) struct ServedPolicy {
     identities: Identities,
     /// `true` once every kind was listed.
     pub(super) is_listed: bool,
-    /// `true` once there was a Cluster.
-    pub(super) had_clusters: bool,
     pub(super) problems: Vec<String>,
 }
 
 impl ServedPolicy {
-    /// The objects that are there now, after others.
-    pub(super) fn new(resources: &Resources, before: &Self) -> Self {
+    /// The objects that are there now.
+    pub(super) fn new(resources: &Resources) -> Self {
         let objects = resources.objects.iter();
         let objects = objects.filter_map(|((kind, name), object)| {
             let labels = serde_json::to_value(&object.labels).unwrap_or_default();
@@ -35,21 +33,16 @@ impl ServedPolicy {
                 spec: object.spec.clone(),
             })
         });
-        let objects: Vec<_> = objects.collect();
         let problems = resources.problems.values();
         let problems = problems.map(|problem| {
             format!("--policy-kubernetes: {problem}; its objects stay as they were")
         });
-        let has_clusters = objects
-            .iter()
-            .any(|object| object.name.kind == Kind::Cluster);
         Self {
-            objects,
+            objects: objects.collect(),
             identities: identities(resources),
             is_listed: Kind::ALL
                 .iter()
                 .all(|kind| resources.listed.contains(kind.as_str())),
-            had_clusters: before.had_clusters || has_clusters,
             problems: problems.collect(),
         }
     }

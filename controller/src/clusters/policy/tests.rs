@@ -200,6 +200,23 @@ mod of_server {
     }
 
     #[test]
+    fn a_policy_whose_clusters_are_all_in_files_is_complete() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.yaml");
+        fs::write(&path, cluster("us-1", "10.2.0.0/16")).unwrap();
+        let mut files = PolicyFiles::new(vec![path]);
+        files.expect_served();
+        assert!(files.refresh() && !files.is_complete());
+        assert!(files.take(&listed()));
+        assert_eq!(names(&files), ["us-1"]);
+        assert!(files.is_complete());
+        // So is one whose last Cluster has gone.
+        fs::write(dir.path().join("policy.yaml"), "# none any more").unwrap();
+        assert!(files.refresh() && files.is_complete());
+        assert_eq!(names(&files), [""; 0]);
+    }
+
+    #[test]
     fn a_cluster_that_was_created_again_with_another_id_is_not_the_one_before() {
         let mut files = served();
         let of = |uid: &str, id: &str| {
