@@ -21,7 +21,8 @@ use super::ClusterStates;
 use super::states::States;
 use crate::mcs::{Leading, WriteCounts, failure};
 
-/// The time between two looks at what differs.
+/// The time between two looks at what differs. Writes of one look take no longer, but for the last one: what is written
+/// is that new, however many Clusters there are.
 const PERIOD: Duration = Duration::from_secs(1);
 /// The time between two writes: at most 20 in a second.
 const PACE: Duration = Duration::from_millis(50);
@@ -53,6 +54,7 @@ impl StatusWriter {
     /// Writes for ever.
     pub(crate) async fn run(self) {
         let mut tried: BTreeMap<String, Tried> = BTreeMap::new();
+        let mut last = String::new();
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -62,8 +64,9 @@ impl StatusWriter {
                 tried.clear();
                 continue;
             }
-            for (name, status) in self.due(&mut tried) {
-                if !self.leading.is_leading() {
+            let begin = Instant::now();
+            for (name, status) in after(self.due(&mut tried), &last) {
+                if !self.leading.is_leading() || begin.elapsed() >= PERIOD {
                     break;
                 }
                 let outcome = self.write(&name, &status).await;
@@ -72,6 +75,7 @@ impl StatusWriter {
                     Ok(()) => (Some(status), now + AGAIN),
                     Err(pause) => (None, now + pause),
                 };
+                last.clone_from(&name);
                 tried.insert(name, Tried { written, until });
                 sleep(PACE).await;
             }
@@ -148,6 +152,14 @@ impl StatusWriter {
             "cannot write the status of the Cluster");
         Err(pause)
     }
+}
+
+/// The statuses from the one after a name on, and around to that: each Cluster has its turn.
+fn after(mut due: Vec<(String, Value)>, last: &str) -> Vec<(String, Value)> {
+    // They are in the order of names.
+    let next = due.partition_point(|(name, _)| name.as_str() <= last);
+    due.rotate_left(next);
+    due
 }
 
 /// The status that a Cluster should have, after another one.

@@ -171,6 +171,32 @@ async fn the_leading_replica_alone_writes_at_its_pace() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_of_many_clusters_that_change_all_the_time_has_its_turn_and_its_newest_status() {
+    let names: Vec<String> = (0..100).map(|number| format!("c{number:02}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let rig = Rig::new(&names);
+    let mut written = BTreeMap::new();
+    for minute in 1..=10 {
+        names
+            .iter()
+            .for_each(|name| rig.set(name, Phase::Ready, minute * 60));
+        for write in rig.writes(PERIOD).await {
+            let name = write["metadata"]["name"].as_str().unwrap().to_owned();
+            let contact = write["status"]["lastContact"].as_str().unwrap_or_default();
+            // That of this second, or of the one before.
+            let recent = [minute, minute - 1].map(|minute| at(i64::try_from(minute).unwrap() * 60));
+            assert!(
+                recent.iter().any(|time| time == contact),
+                "{minute} {contact}"
+            );
+            *written.entry(name).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(written.len(), names.len());
+    assert!(written.values().all(|count| *count <= 3), "{written:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_cluster_says_why_and_a_forbidden_write_is_tried_rarely() {
     let rig = Rig::new(&["eu-1"]);
     rig.writes.lock().unwrap().1 = 403;
