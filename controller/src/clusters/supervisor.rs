@@ -400,6 +400,7 @@ impl Supervisor {
             Way::Member(member) => self.start_member(&cluster, member, sink, &token),
             Way::Edge => self.start_edge(&cluster, sink, token.clone()),
         };
+        let has_files = matches!(way, Way::Files(_));
         let running = Running {
             way,
             task,
@@ -409,7 +410,11 @@ impl Supervisor {
             ended,
         };
         self.running.insert(Arc::clone(&cluster), running);
-        let joined = ClusterChange::Joined { cluster, events };
+        let joined = ClusterChange::Joined {
+            cluster,
+            has_files,
+            events,
+        };
         Ok(self.changes.send(joined).await?)
     }
 

@@ -18,14 +18,20 @@ use turns::Turns;
 const CHANGES: usize = 8;
 /// The most changes of objects that one of several clusters brings in its turn.
 const BATCH: usize = 500;
+/// The same for a cluster that is read from files: all objects of a large cluster. A part of a reading is a state that
+/// the files never had, and must not be published. Others wait meanwhile, so there is a bound.
+const READING: usize = 25_000;
 
 /// A change of the set of clusters.
 #[derive(Debug)]
 pub(crate) enum ClusterChange {
     /// A cluster with a source of its own, or a source that was started again. The writer takes its events in turn
-    /// with those of others, at most [`BATCH`] changes at a time, so that a busy source fills its own queue only.
+    /// with those of others, at most [`BATCH`] changes at a time, so that a busy source fills its own queue only. A
+    /// reading of files stays whole up to [`READING`] changes.
     Joined {
         cluster: Arc<str>,
+        /// `true` if the cluster is read from files.
+        has_files: bool,
         events: mpsc::Receiver<Event>,
     },
     /// The policy objects in force. Until they are complete, one that is missing may be in a file that is
@@ -64,8 +70,8 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// The inbox of one cluster. Nobody waits for a turn, so that its events stay whole.
     pub(crate) fn single(cluster: Arc<str>, events: mpsc::Receiver<Event>) -> Self {
-        let mut sources = Turns::of(usize::MAX);
-        sources.insert(cluster, events);
+        let mut sources = Turns::default();
+        sources.insert(cluster, events, usize::MAX);
         Self {
             sources,
             changes: None,
@@ -76,7 +82,7 @@ impl Inbox {
     pub(crate) fn several() -> (mpsc::Sender<ClusterChange>, Self) {
         let (sender, changes) = mpsc::channel(CHANGES);
         let inbox = Self {
-            sources: Turns::of(BATCH),
+            sources: Turns::default(),
             changes: Some(changes),
         };
         (sender, inbox)
@@ -106,8 +112,13 @@ impl Inbox {
             change = changes.recv() => change?,
         };
         Some(match change {
-            ClusterChange::Joined { cluster, events } => {
-                self.sources.insert(Arc::clone(&cluster), events);
+            ClusterChange::Joined {
+                cluster,
+                has_files,
+                events,
+            } => {
+                let most = if has_files { READING } else { BATCH };
+                self.sources.insert(Arc::clone(&cluster), events, most);
                 Input::Joined(cluster)
             }
             ClusterChange::Left(cluster) => {
@@ -134,7 +145,8 @@ mod tests {
         Event::Read(1)
     }
 
-    /// An inbox of clusters with the sender of changes of the set, which ends with it, and the senders of events.
+    /// An inbox of clusters with the sender of changes of the set, which ends with it, and the senders of events. The
+    /// cluster `files` is read from files.
     async fn joined<const N: usize>(
         clusters: [&str; N],
     ) -> (mpsc::Sender<ClusterChange>, Inbox, Vec<mpsc::Sender<Event>>) {
@@ -142,8 +154,11 @@ mod tests {
         let mut senders = Vec::new();
         for cluster in clusters {
             let (sender, events) = mpsc::channel(64);
-            let cluster = cluster.into();
-            let joined = ClusterChange::Joined { cluster, events };
+            let joined = ClusterChange::Joined {
+                cluster: cluster.into(),
+                has_files: cluster == "files",
+                events,
+            };
             changes.send(joined).await.unwrap();
             assert!(matches!(inbox.next().await, Some(Input::Joined(_))));
             senders.push(sender);
@@ -219,6 +234,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_reading_of_files_is_taken_whole_unless_others_would_wait_for_long() {
+        let (_changes, mut inbox, senders) = joined(["files", "calm"]).await;
+        for count in [2 * BATCH + 1, READING + 1] {
+            senders[0].try_send(changes(count)).unwrap();
+            senders[1].try_send(changes(2)).unwrap();
+        }
+        let mut taken = Vec::new();
+        for _ in 0..5 {
+            taken.push(next(&mut inbox).await);
+        }
+        let expected = [
+            ("files", 2 * BATCH + 1),
+            ("calm", 2),
+            ("files", READING),
+            ("calm", 2),
+            ("files", 1),
+        ];
+        let expected = expected.map(|(cluster, count)| (cluster.to_owned(), count));
+        assert_eq!(taken, expected);
+    }
+
+    #[tokio::test]
     async fn the_events_of_one_cluster_alone_stay_whole() {
         let (events, receiver) = mpsc::channel(8);
         let mut inbox = Inbox::single("busy".into(), receiver);
@@ -247,6 +284,7 @@ mod tests {
         let cluster: Arc<str> = "a".into();
         let joined = ClusterChange::Joined {
             cluster: Arc::clone(&cluster),
+            has_files: false,
             events: receiver,
         };
         changes.send(joined).await.unwrap();

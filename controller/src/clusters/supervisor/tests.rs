@@ -116,7 +116,9 @@ impl Rig {
 
     async fn joined(&mut self) -> (Arc<str>, mpsc::Receiver<Event>) {
         match self.change().await {
-            Some(ClusterChange::Joined { cluster, events }) => (cluster, events),
+            Some(ClusterChange::Joined {
+                cluster, events, ..
+            }) => (cluster, events),
             other => panic!("no cluster joined: {other:?}"),
         }
     }

@@ -14,11 +14,9 @@ use tokio::sync::mpsc;
 
 /// The queues of clusters, the one that was served last at the end: an event waits for one turn of each other cluster
 /// at most, however much those have to say.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Turns {
     queues: VecDeque<Queue>,
-    /// The most changes in one turn.
-    most: usize,
 }
 
 /// The events of one cluster that wait.
@@ -26,25 +24,20 @@ pub(super) struct Turns {
 struct Queue {
     cluster: Arc<str>,
     events: mpsc::Receiver<Event>,
+    /// The most changes in one turn.
+    most: usize,
     /// The changes of a long event that come in the next turns, before all other events.
     rest: vec::IntoIter<ObjectChange>,
 }
 
 impl Turns {
-    /// No queues. Events of more changes than `most` take several turns.
-    pub(super) fn of(most: usize) -> Self {
-        Self {
-            queues: VecDeque::new(),
-            most,
-        }
-    }
-
-    /// Adds a cluster, or gives one that is there other events.
-    pub(super) fn insert(&mut self, cluster: Arc<str>, events: mpsc::Receiver<Event>) {
+    /// Adds a cluster, or gives one that is there other events. Those of more changes than `most` take several turns.
+    pub(super) fn insert(&mut self, cluster: Arc<str>, events: mpsc::Receiver<Event>, most: usize) {
         self.remove(&cluster);
         self.queues.push_back(Queue {
             cluster,
             events,
+            most,
             rest: vec::IntoIter::default(),
         });
     }
@@ -70,7 +63,7 @@ impl Turns {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(Arc<str>, Event)>> {
         let mut number = 0;
         while let Some(queue) = self.queues.get_mut(number) {
-            let Poll::Ready(event) = queue.poll_next(self.most, context) else {
+            let Poll::Ready(event) = queue.poll_next(context) else {
                 number += 1;
                 continue;
             };
@@ -90,7 +83,8 @@ impl Turns {
 }
 
 impl Queue {
-    fn poll_next(&mut self, most: usize, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let most = self.most;
         if self.rest.as_slice().is_empty() {
             match ready!(self.events.poll_recv(context)) {
                 Some(Event::Changes(changes)) if changes.len() > most => {
