@@ -15,6 +15,8 @@ use super::{SavedCluster, SavedDrain};
 /// Decisions of the replica that leads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Decided {
+    /// The order of texts: a later one has a greater number. 0 in those of an earlier version, which have none.
+    pub(crate) order: u64,
     /// The statuses of clusters, by id.
     pub(crate) statuses: BTreeMap<Arc<str>, Status>,
     /// Drains of an operator, by the name of the cluster.
@@ -23,6 +25,8 @@ pub(crate) struct Decided {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Spelled {
+    #[serde(default)]
+    order: u64,
     clusters: Vec<SavedCluster>,
     drains: Vec<SavedDrain>,
 }
@@ -36,6 +40,7 @@ impl Decided {
         let statuses = self.statuses.iter();
         let drains = self.drains.iter();
         serde_json::to_string(&Spelled {
+            order: self.order,
             clusters: statuses
                 .map(|(id, status)| SavedCluster::new(id, status))
                 .collect(),
@@ -50,18 +55,24 @@ impl Decided {
     /// # Errors
     /// An error if the text is not that of decisions.
     pub(crate) fn read(text: &str) -> serde_json::Result<Self> {
-        let Spelled { clusters, drains } = serde_json::from_str(text)?;
+        let Spelled {
+            order,
+            clusters,
+            drains,
+        } = serde_json::from_str(text)?;
         let clusters = clusters.into_iter();
         let drains = drains.into_iter();
         Ok(Self {
+            order,
             statuses: clusters.map(SavedCluster::into_status).collect(),
             drains: drains.map(SavedDrain::into_drain).collect(),
         })
     }
 
-    /// The same without times that pass all the while.
+    /// The same without its order, and without times that pass all the while.
     pub(crate) fn without_times(&self) -> Self {
         let mut bare = self.clone();
+        bare.order = 0;
         for status in bare.statuses.values_mut() {
             status.last_contact = None;
             status.stale_for = Duration::ZERO;
@@ -95,6 +106,7 @@ mod tests {
             over: Duration::from_secs(20),
         };
         let decided = Decided {
+            order: 5,
             statuses: [("eu-1".into(), status)].into(),
             drains: [("eu".into(), drain)].into(),
         };
@@ -103,6 +115,13 @@ mod tests {
         // A later version may say more.
         let later = text.replacen('{', r#"{"more": 1, "#, 1);
         assert_eq!(Decided::read(&later).unwrap(), decided);
+        // An earlier one says less.
+        let earlier = text.replacen(r#""order":5,"#, "", 1);
+        let expected = Decided {
+            order: 0,
+            ..decided
+        };
+        assert_eq!(Decided::read(&earlier).unwrap(), expected);
         for text in ["", "{}", "[]", r#"{"clusters": [{}], "drains": []}"#] {
             assert!(Decided::read(text).is_err(), "{text}");
         }

@@ -4,15 +4,19 @@
 //!
 //! With an election the replica that leads decides on the steps of clusters and their drains, and tells them in the
 //! Lease. The others show what it has told, and decide nothing. One that begins to lead goes on from there.
+//!
+//! An empty text says that nothing is shared, and each replica decides for itself. So it does if the Lease has had no
+//! text for a while.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use portolan_federate::Moment;
 use portolan_federate::state::{LONGEST_TICK, Phase, SILENCE, Transition};
 use portolan_policy::Drain;
 use portolan_select::Pipeline;
-use portolan_source::lease::LONGEST_NOTE;
+use portolan_source::lease::{Board, LONGEST_NOTE};
 use tokio::time::Instant;
 
 use super::{Federated, TICK, now};
@@ -39,6 +43,11 @@ pub(crate) enum DrainError {
 pub(super) struct Shared {
     /// The last decisions that were read or told; `None` before the first ones.
     last: Option<Decided>,
+    /// The order of the latest text that was read or told; 0 before the first one. A text before that is from a backup
+    /// of the Lease, and counts as none.
+    order: u64,
+    /// Time since the last text that counts, as far as the Lease could be read.
+    stale: Duration,
     /// `true` if this replica led at the last tick.
     led: bool,
     /// All that is wrong; `is_news` until it is logged.
@@ -48,12 +57,14 @@ pub(super) struct Shared {
     unread: Option<String>,
     /// The reason if the last decisions could not be told.
     untold: Option<String>,
+    /// `true` if the replica that leads shares nothing.
+    is_unshared: bool,
 }
 
 /// The part of a replica in decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// It decides for itself: there is no election, or nobody has told anything.
+    /// It decides for itself: there is no election, or nobody tells anything.
     Alone,
     /// It decides for all.
     Leads,
@@ -108,6 +119,7 @@ impl Federated {
         self.waited += since.min(LONGEST_TICK);
         let heard = self.heard(ticked, since);
         let now = now();
+        self.age(since);
         let part = self.part(now);
         for name in heard {
             if let Some(cluster) = self.objects.clusters.get(&*name) {
@@ -121,10 +133,18 @@ impl Federated {
             Part::Follows => self.follow(now),
         }
         if part == Part::Leads {
-            self.share();
+            self.share(now);
         }
         self.find_problems(part);
         self.tell(pipeline, synced);
+    }
+
+    /// Notes the time without a text. As long as the Lease cannot be read, all stays as it is.
+    fn age(&mut self, since: Duration) {
+        let silence = self.mcs.board().and_then(Board::silence);
+        if silence.is_some_and(|silence| silence < LONGEST_TICK) {
+            self.shared.stale += since.min(LONGEST_TICK);
+        }
     }
 
     /// The part of this replica now. What another one has decided since is taken over first.
@@ -136,6 +156,14 @@ impl Federated {
         };
         if let Some(text) = board.take() {
             self.take_decided(&text, now);
+        }
+        if is_leading {
+            self.shared.stale = Duration::ZERO;
+            self.shared.is_unshared = false;
+        } else if self.shared.last.is_some() && self.shared.stale >= SILENCE {
+            self.unshare();
+            // The clock of the one that leads may be far behind.
+            self.shared.order = 0;
         }
         if is_leading && !self.shared.led && self.shared.last.is_some() {
             self.fleet.take_over();
@@ -149,8 +177,21 @@ impl Federated {
         }
     }
 
-    /// Takes what another replica decided. A text that cannot be read changes nothing.
+    /// Decides for itself from now on, beginning with what was in force.
+    fn unshare(&mut self) {
+        if self.shared.last.take().is_some() {
+            self.fleet.take_over();
+        }
+        self.shared.is_unshared = true;
+    }
+
+    /// Takes what another replica decided. A text that cannot be read changes nothing, nor does one that is older than
+    /// what is known.
     fn take_decided(&mut self, text: &str, now: Moment) {
+        if text.is_empty() {
+            self.shared.unread = None;
+            return self.unshare();
+        }
         let mut decided = match Decided::read(text) {
             Ok(decided) => decided,
             Err(error) => {
@@ -158,9 +199,21 @@ impl Federated {
                     "--mcs-lease: what the leading replica decided on clusters cannot be read, and what was in force \
                      stays: {error}"
                 ));
+                self.shared.stale = Duration::ZERO;
                 return;
             }
         };
+        // One of an earlier version has no order.
+        if (1..self.shared.order).contains(&decided.order) {
+            self.shared.unread = Some(String::from(
+                "--mcs-lease: what the Lease says on clusters is older than what was read before, as after a restore \
+                 from a backup, and what was in force stays",
+            ));
+            return;
+        }
+        self.shared.order = self.shared.order.max(decided.order);
+        self.shared.stale = Duration::ZERO;
+        self.shared.is_unshared = false;
         self.shared.unread = None;
         let clusters = &self.objects.clusters;
         let is_complete = self.is_complete;
@@ -189,12 +242,16 @@ impl Federated {
         log(&self.fleet.follow(&decided.statuses, now));
     }
 
-    /// Tells the other replicas what this one has decided.
-    fn share(&mut self) {
+    /// Tells the other replicas what this one has decided; that nothing is shared, if a Lease has no room for it.
+    fn share(&mut self, now: Moment) {
         let Some(board) = self.mcs.board() else {
             return;
         };
+        // The clock orders the texts of leaders that do not know each other's.
+        let clock = u64::try_from(now.0.as_micros()).unwrap_or(u64::MAX);
+        let order = clock.max(self.shared.order.saturating_add(1));
         let decided = Decided {
+            order,
             statuses: self.fleet.statuses(),
             drains: self.drains.clone(),
         };
@@ -203,19 +260,25 @@ impl Federated {
             true => Ok(text),
             false => Err(format!("a Lease has at most {LONGEST_NOTE} bytes of them")),
         });
+        let was_told = self.shared.untold.is_none();
         match text {
             Ok(text) => {
                 let is_same = |last: &Decided| last.without_times() == decided.without_times();
-                let is_urgent = !self.shared.last.as_ref().is_some_and(is_same);
+                let is_known = self.shared.last.as_ref().is_some_and(is_same);
+                // What the Lease has may be another replica's.
+                let is_urgent = !is_known || !was_told || self.shared.unread.is_some();
                 board.tell(&text, is_urgent);
                 self.shared.untold = None;
             }
             Err(error) => {
+                board.tell("", was_told);
                 self.shared.untold = Some(format!(
-                    "--mcs-lease: other replicas are not told the states of clusters: {error}"
+                    "--mcs-lease: other replicas are not told the states of clusters and decide alone: {error}"
                 ));
             }
         }
+        self.shared.unread = None;
+        self.shared.order = order;
         self.shared.last = Some(decided);
     }
 
@@ -233,7 +296,14 @@ impl Federated {
             )
         });
         let shared = &mut self.shared;
-        let found = [silent, shared.unread.clone(), shared.untold.clone()];
+        let unshared = shared.is_unshared.then(|| {
+            String::from(
+                "--mcs-lease: the replica that leads tells nothing on clusters, as one of an earlier version does, or \
+                 one with too many clusters; their states and drains are those of this replica alone",
+            )
+        });
+        let [unread, untold] = [shared.unread.clone(), shared.untold.clone()];
+        let found = [silent, unread, untold, unshared];
         let problems: Vec<String> = found.into_iter().flatten().collect();
         shared.is_news |= problems != shared.problems;
         shared.problems = problems;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use portolan_federate::state::FULL;
-use portolan_source::lease::Board;
+use portolan_source::lease::{Board, LONGEST_NOTE};
 use tokio::sync::watch;
+use tokio::time::advance;
 
 use super::*;
 use crate::clusters::Decided;
@@ -52,6 +53,28 @@ impl Replica {
         let drained = self.federated.drain("eu-1", drain);
         self.tick();
         drained
+    }
+
+    /// Takes a text that another replica has written.
+    fn read(&mut self, text: &Arc<str>) {
+        self.board.read(Some(Arc::clone(text)));
+        self.tick();
+    }
+
+    /// Reads the Lease each second, for a while.
+    async fn pass(&mut self, seconds: u64, text: Option<&Arc<str>>) {
+        for _ in 0..seconds {
+            advance(TICK).await;
+            self.board.read(text.cloned());
+            self.tick();
+        }
+    }
+
+    /// The only problem with what replicas share.
+    fn problem(&self) -> &str {
+        let problems: Vec<&String> = self.federated.problems().collect();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        problems[0]
     }
 
     /// The step of `eu-1`.
@@ -173,4 +196,108 @@ fn a_leader_whose_lease_is_taken_keeps_its_steps_until_it_reads_others() {
     replica.tick();
     assert_eq!(replica.step(), FULL);
     assert!(replica.federated.drains.is_empty());
+}
+
+/// Replicas of which the first one leads and has drained a cluster, and the second one follows.
+fn drained() -> [Replica; 2] {
+    let mut first = Replica::new(true);
+    first.renew();
+    first.drain(all()).unwrap();
+    let mut second = Replica::new(false);
+    second.read(&first.renew());
+    assert_eq!(second.step(), 0);
+    [first, second]
+}
+
+fn refused() -> Result<(), DrainError> {
+    Err(DrainError::Follows("eu-1".into()))
+}
+
+#[test]
+fn a_replica_is_told_that_nothing_is_shared_when_a_lease_has_no_room_for_it() {
+    let [mut first, mut second] = drained();
+    let long: Arc<str> = "x".repeat(LONGEST_NOTE).into();
+    let drains = &mut first.federated.drains;
+    drains.extend(all().map(|drain| (Arc::clone(&long), drain)));
+    let text = first.renew();
+    assert_eq!(&*text, "");
+    assert!(first.problem().contains("are not told"));
+    second.read(&text);
+    assert!(second.problem().contains("tells nothing"));
+    assert_eq!(second.step(), 0, "as it was");
+    assert_eq!(second.drain(None), Ok(()));
+
+    first.federated.drains.remove(&long);
+    first.tick();
+    assert!(first.board.is_pending(), "it is told at once");
+    second.read(&first.renew());
+    assert_eq!(second.drain(None), refused());
+    assert!(second.federated.drains.contains_key("eu-1"));
+    for replica in [first, second] {
+        assert_eq!(replica.federated.problems().count(), 0);
+    }
+}
+
+#[test]
+fn the_text_of_a_lease_that_was_restored_replaces_no_later_one() {
+    let mut first = Replica::new(true);
+    let old = first.renew();
+    first.drain(all()).unwrap();
+    let mut second = Replica::new(false);
+    second.read(&first.renew());
+    second.read(&old);
+    assert_eq!(second.step(), 0);
+    assert!(second.problem().contains("is older"));
+    // Its holder is gone, and this replica takes the Lease as it is.
+    second.board.read(Some(Arc::clone(&old)));
+    second.leading.send_replace(true);
+    second.tick();
+    assert_eq!(second.step(), 0);
+    assert!(second.board.is_pending(), "it is told at once");
+    let text = second.renew();
+    assert_eq!(Decided::read(&text).unwrap().drains.len(), 1);
+    assert_eq!(second.federated.problems().count(), 0);
+    // A text of an earlier version has no order, and counts.
+    let mut earlier: serde_json::Value = serde_json::from_str(&old).unwrap();
+    earlier.as_object_mut().unwrap().remove("order").unwrap();
+    first.leading.send_replace(false);
+    first.read(&text);
+    first.read(&earlier.to_string().into());
+    assert_eq!(first.step(), FULL);
+    assert!(first.federated.drains.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_that_is_renewed_no_more_counts_for_a_while() {
+    let [mut first, mut second] = drained();
+    // The API server is away: all stays as it is.
+    for _ in 0..100 {
+        advance(TICK).await;
+        second.tick();
+    }
+    assert_eq!(second.drain(None), refused());
+    second.read(&first.renew());
+    // A replica of an earlier version leads.
+    second.pass(29, None).await;
+    assert_eq!(second.drain(None), refused());
+    second.pass(2, None).await;
+    assert!(second.problem().contains("tells nothing"));
+    assert_eq!(second.step(), 0, "as it was");
+    assert_eq!(second.drain(None), Ok(()));
+    second.read(&first.renew());
+    assert_eq!(second.federated.problems().count(), 0);
+    assert_eq!(second.drain(None), refused());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_clock_is_behind_is_followed_after_a_while() {
+    let mut first = Replica::new(true);
+    let old = first.renew();
+    let mut second = Replica::new(false);
+    second.read(&first.renew());
+    second.pass(29, Some(&old)).await;
+    assert!(second.problem().contains("is older"));
+    second.pass(3, Some(&old)).await;
+    assert_eq!(second.federated.problems().count(), 0);
+    assert_eq!(second.drain(None), refused());
 }
