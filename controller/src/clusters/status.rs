@@ -21,8 +21,7 @@ use super::ClusterStates;
 use super::states::States;
 use crate::mcs::{Leading, WriteCounts, failure};
 
-/// The time between two looks at what differs. Writes of one look take no longer, but for the last one: what is written
-/// is that new, however many Clusters there are.
+/// The time between two looks at what differs, and the time for the writes of one: what is written is no older.
 const PERIOD: Duration = Duration::from_secs(1);
 /// The time between two writes: at most 20 in a second.
 const PACE: Duration = Duration::from_millis(50);
