@@ -351,6 +351,44 @@ fn what_keepalived_corrects_is_corrected() {
 }
 
 #[test]
+fn quorum_and_hysteresis_of_keepalived_are_scaled_with_the_weights() {
+    let with = |weight: u32, settings: &str| {
+        keepalived(&format!(
+            "virtual_server 192.0.2.1 80 {{\n protocol TCP\n {settings}\n weight {weight}\n real_server 10.0.0.1 80\n \
+             real_server 10.0.0.2 80\n}}\n"
+        ))
+    };
+    // One server alone has the quorum, or both together, here as in keepalived.
+    for (settings, expected) in [
+        ("quorum 131070\n hysteresis 20", (65_535, 10)),
+        ("quorum 131071", (65_536, 0)),
+        ("quorum 262140", (131_070, 0)),
+        // One of a smaller weight stays at least 1.
+        ("quorum 1", (1, 0)),
+        ("quorum 2\n hysteresis 1", (1, 0)),
+    ] {
+        let import = with(131_070, settings);
+        let balancer = only(&import);
+        let weights: Vec<u16> = balancer.backends.iter().map(|each| each.weight).collect();
+        assert_eq!(weights, [65_535, 65_535]);
+        let health = &balancer.health;
+        assert_eq!((health.quorum, health.hysteresis), expected, "{settings}");
+    }
+    let report = with(131_070, "quorum 131071\n hysteresis 20").report();
+    for note in [
+        "1: ~: quorum: 131071 is scaled as the weights are: 65536",
+        "1: ~: hysteresis: 20 is scaled as the weights are: 10",
+    ] {
+        assert!(report.contains(note), "{note}: {report}");
+    }
+    // Weights that fit leave both as they are.
+    let import = with(65_535, "quorum 65536\n hysteresis 20");
+    let health = &only(&import).health;
+    assert_eq!((health.quorum, health.hysteresis), (65_536, 20));
+    assert_eq!(import.exit_code(), 0, "{}", import.report());
+}
+
+#[test]
 fn one_packet_stays_for_a_mark() {
     let import = keepalived("virtual_server fwmark 7 {\n ops\n real_server 10.0.0.1 53\n}\n");
     assert!(only(&import).one_packet);

@@ -81,21 +81,45 @@ fn family_of_servers(spec: &LoadBalancerSpec) -> FamilyName {
     }
 }
 
-/// Weights above the most that there is are scaled, all of them alike.
+/// Weights above the most that there is are scaled, all of them alike. Quorum and hysteresis are weights too: without
+/// them, healthy servers could miss a quorum that they had in keepalived.
 fn weights(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
     let most = gathered.weights.iter().copied().max().unwrap_or_default();
     let limit = u32::from(u16::MAX);
-    if most > limit {
-        let message = format!("{most} is above {limit}: all weights are scaled");
-        draft.note(&service.origin, Class::Nearest, "weight", message);
+    if most <= limit {
+        for (backend, weight) in gathered.spec.backends.iter_mut().zip(&gathered.weights) {
+            backend.weight = u16::try_from(*weight).ok().filter(|weight| *weight != 1);
+        }
+        return;
     }
+    let message = format!("{most} is above {limit}: all weights are scaled");
+    draft.note(&service.origin, Class::Nearest, "weight", message);
+    let (limit, most) = (u64::from(limit), u64::from(most));
+    let scaled = |weight: u32| (u64::from(weight) * limit).div_ceil(most);
     for (backend, weight) in gathered.spec.backends.iter_mut().zip(&gathered.weights) {
-        let scaled = if most > limit {
-            (u64::from(*weight) * u64::from(limit)).div_ceil(u64::from(most))
-        } else {
-            u64::from(*weight)
-        };
-        backend.weight = u16::try_from(scaled).ok().filter(|weight| *weight != 1);
+        backend.weight = u16::try_from(scaled(*weight))
+            .ok()
+            .filter(|weight| *weight != 1);
+    }
+    let Some(health) = &mut gathered.spec.health else {
+        return;
+    };
+    // Rounded up as the weights are: servers that have the quorum in keepalived have it here.
+    if let Some(quorum) = health.quorum.filter(|quorum| *quorum > 1) {
+        let became = u32::try_from(scaled(quorum)).unwrap_or(u32::MAX);
+        health.quorum = Some(became);
+        let message = format!("{quorum} is scaled as the weights are: {became}");
+        draft.note(&service.origin, Class::Nearest, "quorum", message);
+    }
+    // Rounded down: it stays below the quorum.
+    if health.hysteresis > 0 {
+        let given = health.hysteresis;
+        health.hysteresis = u32::try_from(u64::from(given) * limit / most).unwrap_or(u32::MAX);
+        let message = format!(
+            "{given} is scaled as the weights are: {}",
+            health.hysteresis
+        );
+        draft.note(&service.origin, Class::Nearest, "hysteresis", message);
     }
 }
 
