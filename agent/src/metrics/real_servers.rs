@@ -215,8 +215,11 @@ impl RealServerCollector {
         if state.read_at.is_some_and(|at| at.elapsed() < PAUSE) {
             return;
         }
-        // Other dataplanes have no real servers.
         let Some(balanced) = self.status.balanced_servers() else {
+            // Other dataplanes have no real servers. One that has taken the place of IPVS leaves none of before.
+            if state.read_at.is_some() {
+                *state = State::default();
+            }
             return;
         };
         state.read_at = Some(Instant::now());

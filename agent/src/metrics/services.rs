@@ -158,8 +158,11 @@ impl ServiceCollector {
         if state.read_at.is_some_and(|at| at.elapsed() < PAUSE) {
             return;
         }
-        // Other dataplanes count nothing by Service.
         let Some(records) = self.status.virtual_servers() else {
+            // Other dataplanes count nothing by Service. One that has taken the place of IPVS leaves none of before.
+            if state.read_at.is_some() {
+                state.sums = Sums::new(state.sums.limit);
+            }
             return;
         };
         state.read_at = Some(Instant::now());

@@ -169,6 +169,17 @@ async fn a_kernel_that_cannot_be_read_leaves_no_numbers() {
 }
 
 #[test]
+fn a_dataplane_that_takes_the_place_of_ipvs_leaves_no_numbers() {
+    // Its status has no desired virtual servers.
+    let collector = RealServerCollector::sample();
+    let mut state = collector.state.lock().unwrap();
+    state.read_at = Instant::now().checked_sub(PAUSE);
+    collector.update(&mut state);
+    assert!(state.servers.is_empty(), "{:?}", state.servers);
+    assert_eq!((state.buckets, state.is_truncated), (None, false));
+}
+
+#[test]
 fn without_the_flag_there_is_no_collector() {
     let mut registry = Registry::default();
     RealServerCollector::register(&Status::default(), 0, &mut registry);

@@ -153,6 +153,17 @@ async fn counters_that_cannot_be_read_stay_as_they_were() {
     assert!(!text.contains("service_connections_total{"), "{text}");
 }
 
+#[test]
+fn a_dataplane_that_takes_the_place_of_ipvs_leaves_no_counters() {
+    // Its status has no desired virtual servers.
+    let collector = ServiceCollector::sample();
+    let mut state = collector.state.lock().unwrap();
+    state.read_at = Instant::now().checked_sub(PAUSE);
+    collector.update(&mut state);
+    assert!(state.sums.of.is_empty(), "{:?}", state.sums);
+    assert_eq!(state.sums.limit, 1);
+}
+
 proptest! {
     /// A counter of Prometheus never falls.
     #[test]
