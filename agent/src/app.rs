@@ -207,7 +207,7 @@ async fn start<E: Engine + 'static>(
         hooks,
         backends: Some(backends),
     };
-    let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
+    let registry = agent_metrics(&mut metrics, settings, &status, choice, &feeds.director);
     register_use(args, &status, registry);
     forwarding::start(choice.dataplane, args.check_period(), registry, vital);
     let source = open_source(args, registry, vital)?;
@@ -279,12 +279,14 @@ fn health_checks(
 fn agent_metrics<'m>(
     metrics: &'m mut Registry,
     settings: Vec<Setting>,
+    status: &Status,
     choice: Choice,
     director: &HostDirector,
 ) -> &'m mut Registry {
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     choice.register(registry);
-    registry.register_collector(Box::new(SettingsCollector(settings)));
+    let settings = SettingsCollector::new(settings, status.clone());
+    registry.register_collector(Box::new(settings));
     registry.register_collector(Box::new(DirectorCollector(director.clone())));
     registry
 }

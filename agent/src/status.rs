@@ -119,6 +119,15 @@ impl Status {
         }))
     }
 
+    /// Returns `true` if conntrack must know connections of IPVS now: for rules, or for a masqueraded server.
+    #[must_use]
+    pub fn needs_conntrack(&self) -> bool {
+        let desired = self.with(|dumps| dumps.desired.clone());
+        desired.is_some_and(|desired| {
+            desired.read(|desired| !desired.state.rules.is_empty() || desired.masquerades())
+        })
+    }
+
     /// The held deletions.
     #[must_use]
     pub fn held(&self) -> &HeldView {

@@ -34,11 +34,11 @@ pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeHost, FakeKernel, Fault};
 pub use host::HostPlane;
 pub use kernel::{
-    ConntrackTuning, Consequence, ForwardHook, IptablesMode, Kernel, KernelConfig, KubeProxyRules,
-    Modprobe, Modules, NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK, Setting,
-    SomeUsage, Tuning, Unusable, UsageOf, VIP_DEVICE, Whole, WrongSetting, has_set, load_modules,
-    node_facts, read_some_usage, read_totals, read_usage, read_whole, settings, settings_at_start,
-    settings_without_ipvs,
+    CONNTRACK, ConntrackTuning, Consequence, ForwardHook, IptablesMode, Kernel, KernelConfig,
+    KubeProxyRules, Modprobe, Modules, NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK,
+    Setting, SomeUsage, Tuning, Unusable, UsageOf, VIP_DEVICE, Whole, WrongSetting, has_set,
+    load_modules, node_facts, read_some_usage, read_totals, read_usage, read_whole, settings,
+    settings_at_start, settings_without_ipvs,
 };
 pub use kube_proxy::KubeProxyObjects;
 pub use other_plane::OtherPlane;

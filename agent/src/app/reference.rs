@@ -35,6 +35,7 @@ use crate::metrics::{
     RealServerCollector, ReconcileMetrics, ServiceCollector, SettingsCollector, SourceCollector,
     StreamCollector,
 };
+use crate::status::Status;
 use crate::sync::NoLocalEndpoints;
 
 #[test]
@@ -77,7 +78,8 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     ours.register_collector(Box::new(SourceCollector(Arc::clone(&stats))));
     ours.register_collector(Box::new(StreamCollector(stats)));
     let settings = settings(&Tuning::default());
-    ours.register_collector(Box::new(SettingsCollector(settings)));
+    let settings = SettingsCollector::new(settings, Status::default());
+    ours.register_collector(Box::new(settings));
     ours.register_collector(Box::new(sample().await));
     ours.register_collector(Box::new(director(Role::Always)));
     let credentials = vec![("tls", Arc::default())];

@@ -57,7 +57,7 @@ pub use modules::{Modprobe, Modules, load_modules};
 pub use nftables::{NftablesKernel, Observed as ObservedTables, settings_without_ipvs};
 pub use probe::Unusable;
 pub use routes::{ROUTE_MARK, node_facts};
-pub use settings::{Consequence, Setting, WrongSetting, settings, settings_at_start};
+pub use settings::{CONNTRACK, Consequence, Setting, WrongSetting, settings, settings_at_start};
 pub use tuning::{ConntrackTuning, Tuning};
 pub use usage::{SomeUsage, UsageOf, read_some_usage, read_totals, read_usage};
 pub use whole::{Whole, read_whole};

@@ -184,8 +184,7 @@ pub fn settings_at_start(tuning: &Tuning, mode: RulesMode) -> Vec<Setting> {
 
 /// Connections of IPVS in conntrack, which source NAT and rules about new connections need. Answers of masqueraded servers
 /// are invalid otherwise for firewalls of the host; those of other servers do not come by.
-pub(super) const CONNTRACK: Setting =
-    Setting::new("net/ipv4/vs/conntrack", 1, Consequence::NoForwarding);
+pub const CONNTRACK: Setting = Setting::new("net/ipv4/vs/conntrack", 1, Consequence::NoForwarding);
 
 /// Returns `true` if a step may add a masqueraded server.
 pub(super) fn masquerades(step: &Step) -> bool {
