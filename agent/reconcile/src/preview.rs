@@ -72,7 +72,8 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         })
     }
 
-    /// Schedulers of virtual servers that are to be added or changed. Present ones prove theirs.
+    /// Returns the schedulers that the kernel lacks, of virtual servers that are to be added or changed. The kernel has
+    /// the schedulers of all others: otherwise they would not be there.
     async fn lacking(
         &mut self,
         steps: &[Step],

@@ -55,8 +55,8 @@ pub struct Input<'a> {
     pub importing: &'a str,
     /// The bytes of the record's key; only for [`order_of`].
     pub record: &'a [u8],
-    /// Tiers in order of preference. A cluster that is in several counts in the first. One that is in
-    /// none is not used.
+    /// Tiers in order of preference. A cluster in several tiers counts in the first of them. A cluster in no tier is
+    /// not used.
     pub tiers: &'a [Tier],
     /// The clusters by id.
     pub clusters: &'a BTreeMap<Arc<str>, Cluster>,
@@ -67,7 +67,7 @@ pub struct Input<'a> {
     /// Percentage of health of all tiers together, 0 to 100, below which all endpoints count alike; 0
     /// for never.
     pub panic_threshold: u8,
-    /// The most real servers, but for one of each cluster; at least 1.
+    /// Limit of real servers, at least 1. Each cluster keeps one real server, also beyond the limit.
     pub max_endpoints: u32,
     /// Input that decides about the scheduler.
     pub scheduling: Scheduling<'a>,

@@ -162,12 +162,13 @@ fn structural<T: JsonSchema>() -> Value {
     node(&root, &root)
 }
 
-/// The structural schema of a part of a schema.
+/// The structural schema of `schema`, which is a part of `root`: with the types that it refers to, and without fields
+/// that an API server does not take.
 fn node(root: &Value, schema: &Value) -> Value {
     let mut all = Map::new();
     let reference = schema.get("$ref").and_then(Value::as_str);
     let target = reference.and_then(|name| root.pointer(name.strip_prefix('#')?));
-    // What a field says of itself comes before what its type says.
+    // The schema of a field goes before that of its type.
     for part in target.into_iter().chain([schema]) {
         all.extend(part.as_object().cloned().unwrap_or_default());
     }

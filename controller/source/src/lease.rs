@@ -45,7 +45,7 @@ pub struct LeaseConfig {
     pub renew_deadline: Duration,
     /// From one attempt to the next.
     pub retry: Duration,
-    /// The text of the leader. A Lease has none without one that is told.
+    /// Text that the leader keeps in the Lease. The Lease has none until a leader tells one.
     pub board: Board,
 }
 

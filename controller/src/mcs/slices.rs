@@ -188,8 +188,8 @@ fn owned(object: &Value, import: &ImportName, owner: &str) -> Value {
     object
 }
 
-/// Returns `true` if a slice stays because members have not sent their objects yet. One that does not say of which
-/// import and cluster it is may be of any.
+/// Returns `true` if a slice stays because members have not sent their objects yet. A slice without the labels of its
+/// import and its cluster stays, since it may be from one of these members.
 fn is_spared(spared: &Spared, name: &ImportName, slice: &Value) -> bool {
     if spared.sources.is_empty() {
         return false;

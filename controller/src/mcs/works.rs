@@ -17,18 +17,18 @@ pub(crate) struct Work {
     /// The EndpointSlices of imports, in place of all that are there; `None` if none are written or deleted, nor looked
     /// for.
     pub(crate) slices: Option<Arc<BTreeMap<ImportName, WantedSlice>>>,
-    /// The EndpointSlices that stay as they are nevertheless. None of theirs is among the wanted ones.
+    /// EndpointSlices that are neither changed nor deleted. `slices` has none of them.
     pub(crate) spared: Arc<Spared>,
     /// The UIDs of ServiceImports, which own their slices.
     pub(crate) owners: Arc<BTreeMap<ImportName, Arc<str>>>,
 }
 
-/// EndpointSlices that stay as they are, since members have not sent their objects yet.
+/// EndpointSlices that stay unchanged while some members have not sent their objects.
 #[derive(Debug, Default)]
 pub(crate) struct Spared {
-    /// Those of the imports that the members may export.
+    /// Imports that these members may export: all EndpointSlices of them stay.
     pub(crate) imports: BTreeSet<ImportName>,
-    /// Those that are from the members, by their ids.
+    /// Ids of these members: the EndpointSlices from them stay.
     pub(crate) sources: BTreeSet<Arc<str>>,
 }
 

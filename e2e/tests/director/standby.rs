@@ -78,7 +78,7 @@ fn a_director_on_standby_sends_no_checks_and_keeps_every_weight() {
     }
     let mut agent = world.start_agent();
     agent.wait_for_log("programmed", PATIENT).unwrap();
-    // On standby from the start: nobody was ever checked.
+    // On standby from the start: no backend has been checked.
     pass(LONG);
     assert_eq!([a, b].map(connections), [0, 0]);
     wait_for_weights(&world, ["0", "0"]);
@@ -86,7 +86,7 @@ fn a_director_on_standby_sends_no_checks_and_keeps_every_weight() {
     command(&world, "active");
     wait_for_weights(&world, ["1", "1"]);
     command(&world, "standby");
-    // Checks that run at that time may send a packet yet.
+    // Checks that are running may still send packets.
     pass(Duration::from_secs(2));
     let before = [a, b].map(connections);
     assert!(before.iter().all(|packets| *packets > 0), "{before:?}");
@@ -95,7 +95,7 @@ fn a_director_on_standby_sends_no_checks_and_keeps_every_weight() {
     assert_eq!([a, b].map(connections), before, "no packet of a check");
     wait_for_weights(&world, ["1", "1"]);
 
-    // What has failed meanwhile is found soon.
+    // Soon after the standby, the backend that failed during it is down.
     command(&world, "active");
     wait_for_weights(&world, ["0", "1"]);
     let _serving_a = serve(a);

@@ -81,15 +81,14 @@ impl FromIterator<Family> for ClientsDue {
 }
 
 impl NftablesReconciler {
-    /// Completes a reconciliation: forgets clients that are remembered with destinations that are not theirs any more,
-    /// now and once more at [`Self::settles_at`]. Clients of a family that is not as its latest table says stay until
-    /// it is.
+    /// Completes a reconciliation: deletes the affinity of clients to destinations that no longer serve them, now and
+    /// once more at [`Self::settles_at`]. A family waits for that until its latest table is programmed.
     ///
     /// # Errors
     /// If the kernel cannot be read or written. The next call tries again.
     pub fn settle(&mut self) -> Result<(), DataplaneError> {
         if self.facts.is_none() {
-            // Whether a client is from outside is not known before the next reconciliation.
+            // The next reconciliation reads the facts that tell clients from outside.
             return Ok(());
         }
         let due = self.clients_due.at(Instant::now(), self.current);

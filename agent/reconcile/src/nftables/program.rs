@@ -55,9 +55,11 @@ impl NftablesReconciler {
                 self.observed = Some(observed);
                 return Ok(Ok(BTreeMap::new()));
             }
-            // The last attempt relies on the content of our table alone.
+            // Other programs may change their tables before each attempt. The last one names no generation, so that the
+            // kernel takes it all the same, and relies on our table being as it was read.
             observed.generation = observed.generation.filter(|_| attempt < ATTEMPTS);
-            // What was refused against an older reading is planned anew first.
+            // After an older reading, a refusal may be due to changes since then. No record is left out for it: the
+            // kernel is read, and the change planned, again.
             let table = is_fresh.then_some(table);
             match self.commit(family, table, requests, &mut observed, outcome)? {
                 Err(CommitError::Outdated) => {}

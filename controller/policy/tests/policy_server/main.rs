@@ -70,7 +70,7 @@ fn apply(servers: &Servers, flags: &[&str], objects: &str) -> Result<String, Str
     applied.map_err(|error| error.to_string())
 }
 
-/// Without the status, and as JSON.
+/// An object of the API server.
 fn get(servers: &Servers, kind: &str, name: &str) -> Value {
     let text = servers.kubectl(&["get", kind, name, "-o", "json"]).unwrap();
     serde_json::from_str(&text).unwrap()

@@ -35,7 +35,7 @@ impl Decided {
     /// The text of the decisions.
     ///
     /// # Errors
-    /// None that is known.
+    /// If the decisions cannot be written as JSON, which is not expected of them.
     pub(crate) fn spell(&self) -> serde_json::Result<String> {
         let statuses = self.statuses.iter();
         let drains = self.drains.iter();
