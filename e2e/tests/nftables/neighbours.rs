@@ -260,6 +260,14 @@ fn a_chain_that_drops_forwarded_packets_is_told_once_until_it_has_gone() {
     nft(&beside, "flush chain inet walls forward");
     beside.counts_closed(1);
     assert_eq!(beside.warnings(walls), 2);
+
+    // A table that sleeps drops nothing.
+    nft(&beside, "add table inet walls { flags dormant; }");
+    beside.counts_closed(0);
+    beside.serves();
+    nft(&beside, "add table inet walls");
+    beside.counts_closed(1);
+    assert_eq!(beside.warnings(walls), 3);
 }
 
 #[test]

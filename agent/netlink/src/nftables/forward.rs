@@ -6,7 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    Expression, GET_CHAIN, GET_RULE, HEADER_LEN, Hook, Nftables, Rule, Verdict, kind, reply,
+    Expression, GET_CHAIN, GET_RULE, GET_TABLE, HEADER_LEN, Hook, Nftables, Rule, Verdict, kind,
+    reply,
 };
 use crate::socket::SocketError;
 use crate::wire::{Attribute, Attributes, Malformed, Writer};
@@ -66,7 +67,7 @@ pub struct DropChain {
 }
 
 impl Nftables {
-    /// The base chains that drop forwarded packets, of all tables.
+    /// The base chains that drop forwarded packets, of all tables that are awake.
     ///
     /// # Errors
     /// If the kernel refuses, the socket fails, or tables keep changing.
@@ -78,6 +79,12 @@ impl Nftables {
             Ok(())
         };
         let mut chains = self.socket.dump(kind(GET_CHAIN), all, read)?;
+        let read = |tables: &mut Vec<(TableFamily, String)>, payload: &[u8]| {
+            tables.extend(read_dormant(payload)?);
+            Ok(())
+        };
+        let dormant = self.socket.dump(kind(GET_TABLE), all, read)?;
+        leave_out_dormant(&mut chains, &dormant);
         for chain in &mut chains {
             chain.rules = self.rules_of(chain.family, &chain.table)?;
         }
@@ -99,6 +106,23 @@ impl Nftables {
         };
         self.socket.dump(kind(GET_RULE), of_table, read)
     }
+}
+
+/// Family and name of a table that sleeps; `None` if it is awake, or of another family.
+pub(super) fn read_dormant(payload: &[u8]) -> Result<Option<(TableFamily, String)>, Malformed> {
+    let (name, is_dormant) = reply::read_table(payload)?;
+    let family = payload.first().copied();
+    let family = family.and_then(TableFamily::from_number);
+    Ok(family.filter(|_| is_dormant).map(|family| (family, name)))
+}
+
+/// Leaves out the chains of tables that sleep: no packet enters these.
+fn leave_out_dormant(chains: &mut Vec<DropChain>, dormant: &[(TableFamily, String)]) {
+    let sleeps = |chain: &DropChain| {
+        let mut tables = dormant.iter();
+        tables.any(|(family, name)| *family == chain.family && *name == chain.table)
+    };
+    chains.retain(|chain| !sleeps(chain));
 }
 
 /// A chain without its rules; `None` if it is another chain than one that drops forwarded packets.
@@ -221,6 +245,31 @@ mod tests {
         regular.string(1, "filter");
         regular.string(3, "DOCKER");
         assert_eq!(read(regular.as_bytes()), None);
+    }
+
+    #[test]
+    fn chains_of_tables_that_sleep_drop_nothing() {
+        let table = |family: u8, name: &str, flags: u32| {
+            let mut writer = Writer::default();
+            writer.raw(&[family, 0, 0, 0]);
+            writer.string(1, name);
+            writer.be32(2, flags);
+            read_dormant(writer.as_bytes()).unwrap()
+        };
+        assert_eq!(table(2, "filter", 0), None);
+        assert_eq!(table(7, "filter", 1), None);
+        let dormant = [table(2, "filter", 1), table(1, "other", 1)];
+        let dormant = dormant.map(Option::unwrap);
+        let mut chains = [2, 10, 1]
+            .map(|family| {
+                read_drop_chain(&dumped(family, 2, Some(0)))
+                    .unwrap()
+                    .unwrap()
+            })
+            .to_vec();
+        leave_out_dormant(&mut chains, &dormant);
+        let families: Vec<_> = chains.iter().map(|chain| chain.family).collect();
+        assert_eq!(families, [TableFamily::Ip6, TableFamily::Inet]);
     }
 
     /// A match of iptables with fields of its structure.

@@ -191,6 +191,7 @@ proptest! {
             let _ = reply::read_generation(payload);
             let _ = reply::read_chain(payload, TABLE);
             let _ = forward::read_drop_chain(payload);
+            let _ = forward::read_dormant(payload);
             let _ = reply::read_rule(payload, TABLE);
             let _ = reply::read_set(payload, TABLE);
             let _ = reply::read_elements(payload, &mut Vec::new());
