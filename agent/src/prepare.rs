@@ -39,16 +39,24 @@ enum Finding {
 pub async fn run(args: PrepareArgs) -> anyhow::Result<()> {
     args.validate()?;
     let PrepareArgs { check, run } = args;
-    let findings = match run.kernel.dataplane {
-        DataplaneKind::Ipvs => for_ipvs(check, &run).await?,
-        DataplaneKind::Nftables => for_nftables(check, &run).await?,
+    let (findings, translation) = match run.kernel.dataplane {
+        DataplaneKind::Ipvs => (for_ipvs(check, &run).await?, Some(Translation::Ipvs)),
+        DataplaneKind::Nftables => (
+            for_nftables(check, &run).await?,
+            Some(Translation::Nftables),
+        ),
         DataplaneKind::Auto => match for_nftables(check, &run).await? {
-            findings if is_unfit(&findings) => for_ipvs(check, &run).await?,
-            findings => findings,
+            findings if is_unfit(&findings) => {
+                (for_ipvs(check, &run).await?, Some(Translation::Ipvs))
+            }
+            findings => (findings, Some(Translation::Nftables)),
         },
         // Refused above.
-        DataplaneKind::Userspace => Vec::new(),
+        DataplaneKind::Userspace => (Vec::new(), None),
     };
+    if let Some(translation) = translation {
+        tell_closed_chains(translation);
+    }
     conclude(&findings)
 }
 
@@ -88,7 +96,6 @@ async fn for_ipvs(check: bool, run: &RunArgs) -> anyhow::Result<Vec<Finding>> {
         }
         Err(error) => findings.push(Finding::Unfit(format!("{error:#}"))),
     }
-    tell_closed_chains(Translation::Ipvs);
     Ok(findings)
 }
 
@@ -113,10 +120,7 @@ async fn for_nftables(check: bool, run: &RunArgs) -> anyhow::Result<Vec<Finding>
         .and_then(|mut kernel| families::settle_nftables(&mut kernel, run.families, &plan));
     let treat = if check { compared } else { written };
     match probed {
-        Ok(_) => {
-            findings.extend(all.iter().filter_map(treat));
-            tell_closed_chains(Translation::Nftables);
-        }
+        Ok(_) => findings.extend(all.iter().filter_map(treat)),
         Err(error) => findings.push(Finding::Unfit(format!("{error:#}"))),
     }
     Ok(findings)

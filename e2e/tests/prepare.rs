@@ -24,6 +24,10 @@ const CONTAINER: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,ro
                          exec setpriv --no-new-privs --inh-caps=\"-all,$0\" --bounding-set=\"-all,$0\" \"$@\"";
 const CAPABILITIES: &str = "+net_admin,+net_raw";
 
+/// A chain of another program that drops forwarded packets.
+const WALLS: &str = "add table ip walls; add chain ip walls forward \
+                     { type filter hook forward priority 0; policy drop; }";
+
 struct Machine {
     rig: Rig,
     directory: tempfile::TempDir,
@@ -236,8 +240,7 @@ fn node_is_prepared_for_nftables() {
     assert!(status.success(), "{log}");
     assert_eq!(machine.get(forwarding), "1");
     assert!(!log.contains("ip walls forward"), "{log}");
-    let walls = "add table ip walls; add chain ip walls forward { type filter hook forward priority 0; policy drop; }";
-    machine.node().exec(&["nft", walls]).unwrap();
+    machine.node().exec(&["nft", WALLS]).unwrap();
     let (status, log) = machine.prepare("again", &["--check", nftables]);
     // Other rules of that chain may let Services through.
     assert!(status.success(), "{log}");
@@ -266,6 +269,15 @@ fn table_of_kube_proxy_is_a_finding_unless_it_is_taken_over() {
         log.contains("missing: nftables has a table kube-proxy of IPv4"),
         "{log}"
     );
-    let (status, log) = machine.prepare("takeover", &["--takeover=kube-proxy"]);
+    let takeover = "--takeover=kube-proxy";
+    let (status, log) = machine.prepare("takeover", &[takeover]);
     assert!(status.success(), "{log}");
+
+    // From IPVS mode both dataplanes are prepared, and the chains of others are told once.
+    let device = ["ip", "link", "add", "kube-ipvs0", "type", "dummy"];
+    machine.node().exec(&device).unwrap();
+    machine.node().exec(&["nft", WALLS]).unwrap();
+    let (_, log) = machine.prepare("both", &["--dataplane=nftables", takeover]);
+    let told = log.lines().filter(|line| line.contains("ip walls forward"));
+    assert_eq!(told.count(), 1, "{log}");
 }
