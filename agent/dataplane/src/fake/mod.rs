@@ -89,6 +89,8 @@ pub struct FakeKernel {
     pub mark_users: MarkUsers,
     /// Number of choices of marks.
     pub mark_choices: usize,
+    /// Set once conntrack was told to know connections to masqueraded servers.
+    pub is_tracking: bool,
     /// Number of steps after which everything fails (the agent was killed).
     pub crash_after: Option<usize>,
     /// Number of operations, steps and others, after which everything fails.
@@ -320,6 +322,10 @@ impl Dataplane for FakeKernel {
         names: &BTreeSet<String>,
     ) -> Result<BTreeSet<String>, DataplaneError> {
         Ok(&self.facts.missing_schedulers & names)
+    }
+
+    fn track(&mut self) {
+        self.is_tracking = true;
     }
 
     async fn choose_marks(&mut self, config: &Config) -> Result<MarkMask, MaskError> {

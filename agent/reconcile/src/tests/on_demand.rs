@@ -117,6 +117,31 @@ async fn the_first_load_balancer_that_needs_rules_gets_them_and_free_marks() {
 }
 
 #[tokio::test]
+async fn conntrack_knows_masqueraded_servers_that_an_earlier_run_left() {
+    let with = |forwarding| {
+        let mut record = balancer(|_| {});
+        let balancing = Arc::make_mut(record.balancing.as_mut().unwrap());
+        balancing.profiles[0].forwarding = forwarding;
+        table_of([record])
+    };
+    for (forwarding, expected) in [
+        (ForwardingMethod::Masquerade, true),
+        (ForwardingMethod::Direct, false),
+    ] {
+        let mut earlier = on_demand(FakeKernel::default());
+        let table = with(forwarding);
+        earlier.reconcile(&table).await.unwrap();
+        let mut kernel = earlier.into_dataplane();
+        kernel.is_tracking = false;
+        // There is no step from which the kernel could tell.
+        let mut restarted = on_demand(kernel);
+        let outcome = restarted.reconcile(&table).await.unwrap();
+        assert_eq!((outcome.objects, outcome.errors), (0, vec![]));
+        assert_eq!(restarted.dataplane.is_tracking, expected, "{forwarding:?}");
+    }
+}
+
+#[tokio::test]
 async fn without_a_free_mark_only_what_needs_one_is_refused() {
     let mut reconciler = on_demand(FakeKernel::default());
     uses_marks(&mut reconciler.dataplane, "0xffff3fff");
