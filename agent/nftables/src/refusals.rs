@@ -127,13 +127,14 @@ impl<'a> LeftOut<'a> {
 
     /// Leaves out the records of refused requests; returns `false` if one of these belongs to none.
     fn blame(&mut self, requests: &[Request], refused: &BTreeMap<usize, Errno>) -> bool {
+        let sharers = self.sharers(refused.keys().filter_map(|number| requests.get(*number)));
         for (number, errno) in refused {
             let Some(request) = requests.get(*number) else {
                 return false;
             };
             let (what, records) = match request {
                 Request::AddElements(set, elements) | Request::DelElements(set, elements) => {
-                    let of = |(key, _): &(Key, Value)| self.owners(set, key);
+                    let of = |(key, _): &(Key, Value)| self.blamed(set, key, &sharers);
                     let records = elements.iter().flat_map(of).collect();
                     (format!("an element of {set}"), records)
                 }
@@ -178,24 +179,70 @@ impl<'a> LeftOut<'a> {
         (format!("the chain {name}"), records)
     }
 
-    /// The records that an element belongs to.
+    /// The records that share the endpoints of refused requests. All records are walked over once, however many
+    /// endpoints there are.
+    fn sharers<'r>(&self, refused: impl Iterator<Item = &'r Request>) -> Sharers {
+        let mut sharers = Sharers::default();
+        for request in refused {
+            let (Request::AddElements(set, elements) | Request::DelElements(set, elements)) =
+                request
+            else {
+                continue;
+            };
+            for (key, _) in elements {
+                match &**set {
+                    HAIRPIN => {
+                        if let Some(endpoint) = self.endpoint(key) {
+                            sharers.hairpins.entry(Hairpin(endpoint)).or_default();
+                        }
+                    }
+                    REMOTE => {
+                        if let Some(endpoint) = self.way(key) {
+                            sharers.remote.entry(endpoint).or_default();
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if sharers.hairpins.is_empty() && sharers.remote.is_empty() {
+            return sharers;
+        }
+        for record in self.table.records.values() {
+            for hairpin in Ways::hairpins_of(self.table, record) {
+                if let Some(records) = sharers.hairpins.get_mut(&hairpin) {
+                    records.insert(record.key.clone());
+                }
+            }
+            for endpoint in Ways::remote_of(self.table, record) {
+                if let Some(records) = sharers.remote.get_mut(&endpoint) {
+                    records.insert(record.key.clone());
+                }
+            }
+        }
+        sharers
+    }
+
+    /// The records that a refused element belongs to.
+    fn blamed(&self, set: &str, key: &[u8], sharers: &Sharers) -> BTreeSet<RecordKey> {
+        let records = match set {
+            HAIRPIN => {
+                let endpoint = self.endpoint(key).map(Hairpin);
+                endpoint.and_then(|endpoint| sharers.hairpins.get(&endpoint))
+            }
+            REMOTE => self.way(key).and_then(|way| sharers.remote.get(&way)),
+            _ => return self.owners(set, key),
+        };
+        records.cloned().unwrap_or_default()
+    }
+
+    /// The records that an element belongs to, but for endpoints that records share.
     fn owners(&self, set: &str, key: &[u8]) -> BTreeSet<RecordKey> {
-        let records = || self.table.records.values();
         if let Some(way) = self.way_of(set, key) {
             let way = self.ways.ways.get(&way);
             way.map(|way| way.record.key.clone()).into_iter().collect()
         } else if set == CLUSTER_IPS {
             self.owners_of_address(key)
-        } else if set == HAIRPIN {
-            let endpoint = self.endpoint(key).map(Hairpin);
-            let has = |hairpin: Hairpin| endpoint == Some(hairpin);
-            let of = records().filter(|r| Ways::hairpins_of(self.table, r).any(has));
-            of.map(|record| record.key.clone()).collect()
-        } else if set == REMOTE {
-            let endpoint = self.way(key);
-            let has = |remote: WayKey| endpoint == Some(remote);
-            let of = records().filter(|r| Ways::remote_of(self.table, r).any(has));
-            of.map(|record| record.key.clone()).collect()
         } else {
             BTreeSet::new()
         }
@@ -305,6 +352,13 @@ impl<'a> LeftOut<'a> {
             !owners.is_empty() && owners.iter().all(|key| self.records.contains_key(key))
         }
     }
+}
+
+/// Records that share endpoints.
+#[derive(Debug, Default)]
+struct Sharers {
+    hairpins: BTreeMap<Hairpin, BTreeSet<RecordKey>>,
+    remote: BTreeMap<WayKey, BTreeSet<RecordKey>>,
 }
 
 /// Numbers of records that have endpoints.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portolan_model::{Affinity, Destination, Frontend, FrontendAddress, Record};
+use portolan_model::{Affinity, Destination, Frontend, FrontendAddress, NodeOverlay, Record};
 use portolan_netlink::nftables::TableContent;
 use portolan_plan::{Config, NodeFacts};
 
@@ -205,6 +205,51 @@ fn a_refused_shared_element_takes_all_its_records() {
     let expected = vec!["a".to_owned(), "b".to_owned()];
     assert_eq!(kernel.program(&all), Ok(expected));
     assert!(kernel.has("10.96.0.3"));
+}
+
+/// Gives a record an endpoint of this node.
+fn add_own(table: &mut NodeTable, service: &str, number: u16) {
+    let [high, low] = number.to_be_bytes();
+    let overlay = NodeOverlay {
+        own: vec![SocketAddr::from(([10, 244, high, low], 8080))],
+        ..NodeOverlay::default()
+    };
+    table.lists.insert(key(service), Arc::new(overlay));
+}
+
+#[test]
+fn a_refused_endpoint_takes_the_records_that_have_it() {
+    let mut kernel = Kernel::new(|set, key| set == HAIRPIN && key.starts_with(&[10, 244, 0, 7]));
+    let mut all = table([
+        record("a", "10.96.0.1", 1),
+        record("b", "10.96.0.2", 1),
+        record("c", "10.96.0.3", 1),
+    ]);
+    for (service, number) in [("a", 7), ("b", 7), ("c", 8)] {
+        add_own(&mut all, service, number);
+    }
+    let expected = vec!["a".to_owned(), "b".to_owned()];
+    assert_eq!(kernel.program(&all), Ok(expected));
+    assert!(kernel.has("10.96.0.3"));
+    assert_eq!(kernel.content.unwrap().sets[HAIRPIN].1.len(), 1);
+}
+
+#[test]
+fn many_refused_endpoints_are_not_compared_with_those_of_all_records() {
+    const RECORDS: u16 = 3_000;
+    let mut kernel = Kernel::new(|set, _| set == HAIRPIN);
+    let record_of = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        record(&number.to_string(), &format!("10.96.{high}.{low}"), 1)
+    };
+    let mut all = table((0..RECORDS).map(record_of));
+    for number in 0..RECORDS {
+        add_own(&mut all, &number.to_string(), number);
+    }
+    // Each endpoint with those of each record would be nine million comparisons.
+    let left_out = kernel.program(&all).unwrap();
+    assert_eq!(left_out.len(), usize::from(RECORDS));
+    assert_eq!(kernel.attempts, 3);
 }
 
 #[test]
