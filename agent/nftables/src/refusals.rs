@@ -290,6 +290,7 @@ impl<'a> LeftOut<'a> {
             return requests;
         }
         let shared = self.shared();
+        let needed = self.still_needed(&requests, &shared);
         let keep = |set: &str, mut elements: Vec<(Key, Value)>| {
             elements.retain(|(key, _)| !self.is_left_out(set, key, &shared));
             elements
@@ -300,6 +301,7 @@ impl<'a> LeftOut<'a> {
             }
             Request::AddChain(chain) => !self.chains.contains(&chain.name),
             Request::AddRule(chain, _) => !self.chains.contains(chain),
+            Request::FlushChain(chain) | Request::DelChain(chain) => !needed.contains(chain),
             _ => true,
         };
         let requests = requests.into_iter().map(|request| match request {
@@ -314,6 +316,30 @@ impl<'a> LeftOut<'a> {
             other => other,
         });
         requests.filter(has_elements).collect()
+    }
+
+    /// The chains that would be deleted, and to which elements of records that are left out still lead.
+    fn still_needed(&self, requests: &[Request], shared: &Shared) -> BTreeSet<Arc<str>> {
+        let deleted = requests.iter().filter_map(|request| match request {
+            Request::DelChain(chain) => Some(chain),
+            _ => None,
+        });
+        let deleted: BTreeSet<&Arc<str>> = deleted.collect();
+        let mut needed = BTreeSet::new();
+        for request in requests.iter().filter(|_| !deleted.is_empty()) {
+            let Request::DelElements(set, elements) = request else {
+                continue;
+            };
+            for (key, value) in elements {
+                if let Value::Verdict(Verdict::Goto(to) | Verdict::Jump(to)) = value
+                    && deleted.contains(to)
+                    && self.is_left_out(set, key, shared)
+                {
+                    needed.insert(Arc::clone(to));
+                }
+            }
+        }
+        needed
     }
 
     /// Counts the records that are left out by each endpoint that records share.

@@ -33,36 +33,44 @@ impl Kernel {
 
     fn commit(&mut self, requests: &[Request]) -> Result<(), CommitError> {
         self.attempts += 1;
-        let there = self
-            .content
-            .iter()
-            .flat_map(|content| content.chains.keys());
-        let mut chains: BTreeSet<Arc<str>> = there.cloned().collect();
+        let mut content = self.content.clone();
         let mut refused = Vec::new();
         for (number, request) in requests.iter().enumerate() {
-            if let Err(errno) = self.answer(request, &mut chains) {
-                refused.push((number, errno));
+            match self.answer(request, content.as_ref()) {
+                Ok(()) => advance(&mut content, std::slice::from_ref(request)),
+                Err(errno) => refused.push((number, errno)),
             }
         }
         if !refused.is_empty() {
             return Err(CommitError::Refused(refused));
         }
-        advance(&mut self.content, requests);
+        self.content = content;
         Ok(())
     }
 
-    fn answer(&self, request: &Request, chains: &mut BTreeSet<Arc<str>>) -> Result<(), Errno> {
+    /// Answers a request after those before it.
+    fn answer(&self, request: &Request, content: Option<&TableContent>) -> Result<(), Errno> {
+        let is_there = |chain: &Arc<str>| content.is_some_and(|c| c.chains.contains_key(chain));
+        let leads_to = |value: &Value, chain: &Arc<str>| match value {
+            Value::Verdict(Verdict::Goto(to)) => to == chain,
+            _ => false,
+        };
         match request {
             Request::AddChain(chain) if (self.refuses)(&chain.name, &[]) => Err(Errno::EINVAL),
-            Request::AddChain(chain) => {
-                chains.insert(Arc::clone(&chain.name));
-                Ok(())
+            Request::AddRule(chain, _) if !is_there(chain) => Err(Errno::ENOENT),
+            Request::DelChain(chain) => {
+                let sets = content.into_iter().flat_map(|c| c.sets.values());
+                let mut values = sets.flat_map(|(_, elements)| elements.values());
+                match values.any(|value| leads_to(value, chain)) {
+                    // EBUSY.
+                    true => Err(Errno::new(16)),
+                    false => Ok(()),
+                }
             }
-            Request::AddRule(chain, _) if !chains.contains(chain) => Err(Errno::ENOENT),
             Request::AddElements(set, elements) => {
                 let is_refused = |(key, _): &(Key, Value)| (self.refuses)(set, key);
                 let leads_nowhere = |(_, value): &(Key, Value)| match value {
-                    Value::Verdict(Verdict::Goto(chain)) => !chains.contains(chain),
+                    Value::Verdict(Verdict::Goto(chain)) => !is_there(chain),
                     _ => false,
                 };
                 if elements.iter().any(is_refused) {
@@ -190,6 +198,33 @@ fn a_refused_chain_takes_the_records_that_lead_there() {
     assert!(!content.chains.contains_key("remember-60"));
     assert_eq!(content.sets[STICKY].1.len(), 1);
     assert!(kernel.has("10.96.0.1") && kernel.has("10.96.0.3"));
+}
+
+#[test]
+fn a_chain_that_a_refused_record_still_needs_stays() {
+    let mut kernel = Kernel::new(|_, _| false);
+    let all = table([record("a", "10.96.0.1", 1), record("b", "10.96.0.2", 1)]);
+    assert_eq!(kernel.program(&all), Ok(Vec::new()));
+    let wanted = kernel.content.clone();
+
+    // A way leads to a chain of another name, as somebody else or another version of the agent has made it.
+    let other: Arc<str> = "other".into();
+    let content = kernel.content.as_mut().unwrap();
+    let (mut chain, rules) = content.chains["pick-0"].clone();
+    chain.name = Arc::clone(&other);
+    let rewritten = (chain, rules);
+    content.chains.insert(Arc::clone(&other), rewritten.clone());
+    let (_, ways) = content.sets.get_mut(SERVICES).unwrap();
+    let to = Value::Verdict(Verdict::Goto(other));
+    ways.insert(way_key(&way("10.96.0.2")), to);
+
+    kernel.refuses = Box::new(of_way(SERVICES, "10.96.0.2"));
+    assert_eq!(kernel.program(&all), Ok(vec!["b".to_owned()]));
+    let chains = &kernel.content.as_ref().unwrap().chains;
+    assert_eq!(chains["other"], rewritten);
+    kernel.refuses = Box::new(|_, _| false);
+    assert_eq!(kernel.program(&all), Ok(Vec::new()));
+    assert_eq!(kernel.content, wanted);
 }
 
 #[test]
