@@ -43,20 +43,20 @@ pub(crate) const OF_WAYS: [&str; 9] = [
     STICKY,
 ];
 
-/// The ways and endpoints of this node that changed records have or had.
+/// Changed records, and the ways and endpoints of this node that they have or had.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
+    records: BTreeSet<RecordKey>,
     ways: BTreeSet<WayKey>,
     hairpins: BTreeSet<Hairpin>,
     remote: BTreeSet<WayKey>,
 }
 
 impl Touched {
-    /// The records that have the ways now.
+    /// The changed records, those without a way included.
     #[must_use]
-    pub fn records(&self, ways: &Ways) -> BTreeSet<RecordKey> {
-        let there = self.ways.iter().filter_map(|key| ways.ways.get(key));
-        there.map(|way| way.record.key.clone()).collect()
+    pub fn records(&self) -> &BTreeSet<RecordKey> {
+        &self.records
     }
 }
 
@@ -84,10 +84,11 @@ impl Ways {
             self.insert(to, key, facts, &mut touched);
         }
         // A way that another record has, a load balancer, or a table that is too large.
-        match self.refuses_any(&changed) || self.size.is_too_large() {
-            true => None,
-            false => Some(touched),
+        if self.refuses_any(&changed) || self.size.is_too_large() {
+            return None;
         }
+        touched.records = changed;
+        Some(touched)
     }
 
     /// Returns `true` if one of these records is refused, or is the reason for a refusal.

@@ -10,11 +10,12 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_dataplane::{DataplaneError, Flow, Kernel, KubeProxyRules, NftablesKernel};
-use portolan_model::{Families, Family, NodeInfo, NodeTable};
+use portolan_model::{Families, Family, NodeInfo, NodeTable, RecordKey};
 use portolan_netlink::nftables::TableContent;
 use portolan_nftables::{Lacking, Surplus, TABLE, Touched, Ways, everything, numbers, plan};
 use portolan_plan::host::Host;
@@ -58,6 +59,8 @@ pub struct NftablesReconciler {
     node: NodeInfo,
     /// Families that are as this table says, but for failed records; none if it may be older than the kernel's state.
     current: Families,
+    /// Families of which the last reconciliation has programmed the whole table, not only changes.
+    whole: Families,
     /// Records of which the kernel refused a part. They are left out, and tried again after pauses.
     failed: FailedRecords,
 }
@@ -82,6 +85,7 @@ impl NftablesReconciler {
             clients_due: due.iter().collect(),
             node: NodeInfo::default(),
             current: Families::NONE,
+            whole: Families::NONE,
             failed: FailedRecords::default(),
             former: None,
             kube_proxy: None,
@@ -296,7 +300,7 @@ impl NftablesReconciler {
             ..Outcome::default()
         };
         self.node.clone_from(&table.node);
-        self.current = Families::NONE;
+        (self.current, self.whole) = (Families::NONE, Families::NONE);
         let mut failed = Vec::new();
         let families: Vec<_> = self.config.families.iter().copied().collect();
         for family in families {
@@ -320,8 +324,9 @@ impl NftablesReconciler {
             }
         }
         self.forgotten = None;
-        let tried = touched.as_ref().map(|touched| touched.records(&self.ways));
-        self.failed.note(tried.as_ref(), failed, true, table);
+        let is_whole = |family: &Family| self.whole.contains(*family);
+        let tried = tried(touched.as_ref(), self.config.families.iter().all(is_whole));
+        self.failed.note(tried, failed, true, table);
         outcome.errors.extend(self.failed.errors());
         outcome.again |= !self.failed.is_empty();
         let is_complete = is_complete(surplus, outcome.broken, self.observed.is_some());
@@ -373,6 +378,11 @@ impl NftablesReconciler {
         self.flows_due = Families::NONE;
         Ok(Some(deleted))
     }
+}
+
+/// The records that were tried; `None` for all. Changes of which the kernel refuses a part are tried with all else.
+fn tried(touched: Option<&Touched>, is_whole: bool) -> Option<&BTreeSet<RecordKey>> {
+    touched.filter(|_| !is_whole).map(Touched::records)
 }
 
 /// Returns `true` if the kernel has all of a table: the next one may be programmed by its differences. A family that

@@ -45,6 +45,7 @@ impl NftablesReconciler {
             let change = touched.zip(there.as_ref()).and_then(|(touched, there)| {
                 plan_touched(family, &self.config, &self.ways, touched, there)
             });
+            let is_whole = change.is_none();
             let requests =
                 change.unwrap_or_else(|| self.plan(family, table, there.as_ref(), surplus));
             outcome.planned_in += began.elapsed();
@@ -52,7 +53,7 @@ impl NftablesReconciler {
                 outcome.repaired += self.repaired(family, table, surplus, &requests);
             }
             if requests.is_empty() {
-                self.observed = Some(observed);
+                self.programmed(family, observed, is_whole);
                 return Ok(Ok(BTreeMap::new()));
             }
             // Other programs may change their tables before each attempt. The last one names no generation, so that the
@@ -66,12 +67,20 @@ impl NftablesReconciler {
                 Err(CommitError::Refused(_)) if !is_fresh => {}
                 Err(error) => return Ok(Err(error)),
                 Ok(left_out) => {
-                    self.observed = Some(observed);
+                    self.programmed(family, observed, is_whole);
                     return Ok(Ok(left_out));
                 }
             }
         }
         Ok(Err(CommitError::Outdated))
+    }
+
+    /// Follows the end of the transactions of a family.
+    fn programmed(&mut self, family: Family, observed: Observed, is_whole: bool) {
+        self.observed = Some(observed);
+        if is_whole {
+            self.whole.insert(family);
+        }
     }
 
     /// Makes the transactions of a change, and follows what the kernel has of them in `observed`. With a table, those

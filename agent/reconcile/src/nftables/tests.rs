@@ -93,29 +93,36 @@ fn clients_are_looked_at_again_a_second_after_a_change() {
     assert_eq!(due.at(start + 9 * second, one), Families::NONE);
 }
 
-#[test]
-fn a_family_of_which_no_record_is_taken_is_broken() {
-    let key = |service: &str| RecordKey {
+fn key(service: &str) -> RecordKey {
+    RecordKey {
         cluster: "".into(),
         namespace: "ns".into(),
         service: service.into(),
         port: "".into(),
         protocol: Protocol::Tcp,
-    };
-    let record = |service: &str, last: u8| {
-        let vip = FrontendAddress::Vip([10, 96, 0, last].into());
-        let frontends = vec![Frontend::new(FrontendKind::ClusterIp, vip, 80)];
-        let key = key(service);
+    }
+}
+
+/// A table of Services with the last bytes of their addresses, or without an address.
+fn table(services: &[(&str, Option<u8>)]) -> NodeTable {
+    let record = |(service, last): &(&str, Option<u8>)| {
+        let vip = |last: u8| FrontendAddress::Vip([10, 96, 0, last].into());
+        let frontend = |last: u8| Frontend::new(FrontendKind::ClusterIp, vip(last), 80);
         let record = Record {
-            frontends,
-            ..Record::new(key.clone())
+            frontends: last.map(frontend).into_iter().collect(),
+            ..Record::new(key(service))
         };
-        (key, Arc::new(record))
+        (key(service), Arc::new(record))
     };
-    let table = NodeTable {
-        records: [record("a", 1), record("b", 2)].into_iter().collect(),
+    NodeTable {
+        records: services.iter().map(record).collect(),
         ..NodeTable::default()
-    };
+    }
+}
+
+#[test]
+fn a_family_of_which_no_record_is_taken_is_broken() {
+    let table = table(&[("a", Some(1)), ("b", Some(2))]);
     let ways = Ways::new(&table, &NodeFacts::default());
     let left_out = |services: &[&str]| -> BTreeMap<RecordKey, String> {
         let keys = services.iter().map(|service| key(service));
@@ -126,4 +133,25 @@ fn a_family_of_which_no_record_is_taken_is_broken() {
     assert!(!is_broken(&["a"]));
     // An empty family has all that it should.
     assert!(!is_everything(Family::V6, &ways, &left_out(&[])));
+}
+
+#[test]
+fn the_error_of_a_record_ends_with_what_the_kernel_refused() {
+    let (before, facts) = (
+        table(&[("a", Some(1)), ("b", Some(2))]),
+        NodeFacts::default(),
+    );
+    let mut failed = FailedRecords::default();
+    let refused = ["a", "b"].map(|service| (Some(key(service)), "refused".to_owned()));
+    failed.note(None, refused.to_vec(), true, &before);
+    // The changed record has no way any more.
+    let after = table(&[("a", None), ("b", Some(2))]);
+    let mut ways = Ways::new(&before, &facts);
+    let touched = ways.update(&before, &after, &facts).unwrap();
+    failed.note(tried(Some(&touched), false), Vec::new(), true, &after);
+    let left: Vec<_> = failed.errors().map(|(record, _)| record).collect();
+    assert_eq!(left, [Some(key("b"))]);
+    // All records were programmed, although only one has changed.
+    failed.note(tried(Some(&touched), true), Vec::new(), true, &after);
+    assert!(failed.is_empty());
 }
