@@ -20,6 +20,7 @@ use crate::needs::{Needs, list_chain, remember_chain};
 use crate::room;
 use crate::rules::{AWAY, REFUSAL, SEGMENTS, chains};
 use crate::slots::{assign, class};
+use crate::sources::keep_names;
 use crate::{List, Masquerade, Way, WayKey, Ways};
 
 /// Desired table of one family.
@@ -30,7 +31,7 @@ pub struct Desired {
 }
 
 /// Computes the desired table of a family. It depends on the observed one: slots that destinations have are
-/// kept, and so are chains of lists longer than any now, and sizes of sets.
+/// kept, and so are chains of lists longer than any now, and sizes and names of sets.
 #[must_use]
 pub fn desire(
     family: Family,
@@ -76,6 +77,9 @@ pub fn desire(
         let elements = elements.remove(&*set.name).unwrap_or_default();
         set.size = room::size(&set, &elements, config, observed);
         content.sets.insert(Arc::clone(&set.name), (set, elements));
+    }
+    if let Some(observed) = observed {
+        keep_names(&mut content, observed);
     }
     Desired { content }
 }

@@ -25,6 +25,7 @@ use crate::layout::{
 use crate::needs::has_many_timeouts;
 use crate::plan::change_elements;
 use crate::room;
+use crate::sources::{loses_many, name_in};
 use crate::{Hairpin, Refused, WayKey, Ways};
 
 /// With more changed records everything is computed, which is cheaper for each record.
@@ -138,8 +139,8 @@ impl Ways {
 }
 
 /// The requests that change what a family's table has of some ways, from what is there to what they are now. `None` if
-/// that needs a chain or a map that is not there, or a set with more room, or chains are to be deleted: the whole table must
-/// be compared then.
+/// that needs a chain or a map that is not there, a set with more room, a new set or fewer chains: the whole table must be
+/// compared then.
 #[must_use]
 pub fn plan_touched(
     family: Family,
@@ -192,9 +193,10 @@ pub fn plan_touched(
     let none = Elements::new();
     let mut requests = Vec::new();
     for name in names {
-        let (name, (set, all)) = observed.sets.get_key_value(name)?;
-        let [there, wanted] = [&there, &wanted].map(|of| of.get(&**name).unwrap_or(&none));
-        if !room::fits(set.size, all.len() - there.len() + wanted.len()) {
+        let [there, wanted] = [&there, &wanted].map(|of| of.get(name).unwrap_or(&none));
+        let (name, (set, all)) = observed.sets.get_key_value(name_in(name, observed))?;
+        let is_full = !room::fits(set.size, all.len() - there.len() + wanted.len());
+        if is_full || loses_many(name, there, wanted, all.len()) {
             return None;
         }
         change_elements(name, there, wanted, &mut requests);
@@ -250,7 +252,7 @@ fn copy_way(way: &WayKey, observed: &TableContent, to: &mut BTreeMap<&'static st
     }
     // All sources of all ways have to be looked at: not for ways that have none there.
     if is_ranged && !has_few {
-        let set = observed.sets.get(ALLOWED_MANY);
+        let set = observed.sets.get(name_in(ALLOWED_MANY, observed));
         let elements = set.into_iter().flat_map(|(_, elements)| elements);
         let of_way = elements.filter(|(key, _)| way_of_source(ALLOWED_MANY, key) == Some(&*way));
         let pairs = of_way.map(|(key, value)| (key.clone(), value.clone()));
@@ -265,7 +267,7 @@ fn copy_of_way(
     observed: &TableContent,
     to: &mut BTreeMap<&'static str, Elements>,
 ) -> bool {
-    let Some((_, elements)) = observed.sets.get(set) else {
+    let Some((_, elements)) = observed.sets.get(name_in(set, observed)) else {
         return false;
     };
     let from = (Bound::Included(way), Bound::Unbounded);

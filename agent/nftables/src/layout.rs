@@ -34,6 +34,8 @@ pub(crate) const RANGED: &str = "ranged";
 pub(crate) const ALLOWED: &str = "allowed";
 /// The permitted sources of ways with more than [`MANY`], each before its way.
 pub(crate) const ALLOWED_MANY: &str = "allowed-many";
+/// The sets of permitted sources, and their other names.
+const NAMES: [(&str, &str); 2] = [(ALLOWED, "allowed-2"), (ALLOWED_MANY, "allowed-many-2")];
 /// TCP endpoints of imports.
 pub(crate) const REMOTE: &str = "remote";
 /// Ways with affinity.
@@ -163,7 +165,23 @@ pub(crate) fn source_of_many_key(way: &WayKey, source: IpAddr) -> Key {
 
 /// Returns `true` for the sets of permitted sources.
 pub(crate) fn is_of_sources(set: &str) -> bool {
-    [ALLOWED, ALLOWED_MANY].contains(&set)
+    other_name(set).is_some()
+}
+
+/// The other name of a set of permitted sources.
+pub(crate) fn other_name(set: &str) -> Option<&'static str> {
+    NAMES.into_iter().find_map(|(first, second)| {
+        let names = [(first, second), (second, first)];
+        let other = names.into_iter().find(|(name, _)| *name == set);
+        other.map(|(_, other)| other)
+    })
+}
+
+/// The name of a set before it was made anew.
+pub(crate) fn first_name(set: &str) -> &str {
+    let is_second = |(_, second): &(&str, &str)| *second == set;
+    let found = NAMES.into_iter().find(is_second);
+    found.map_or(set, |(first, _)| first)
 }
 
 /// The way in the key of a permitted source; `None` if it is none.
@@ -173,7 +191,7 @@ pub(crate) fn way_of_source<'a>(set: &str, key: &'a [u8]) -> Option<&'a [u8]> {
         40 => 16,
         _ => return None,
     };
-    match set == ALLOWED_MANY {
+    match first_name(set) == ALLOWED_MANY {
         true => key.get(address..),
         false => key.get(..key.len() - address),
     }

@@ -26,6 +26,7 @@ mod room;
 mod rules;
 mod size;
 mod slots;
+mod sources;
 #[cfg(test)]
 mod tests;
 pub mod trace;
@@ -45,5 +46,6 @@ pub use layout::{AFFINITY, SERVICES, TABLE};
 pub use order::transactions;
 pub use plan::{Surplus, plan};
 pub use refusals::LeftOut;
+pub use sources::{renew_sources, renews_sources};
 pub use unmark::{unmark, unmark_requests};
 pub use ways::{Hairpin, List, Masquerade, Refused, Way, WayKey, Ways};

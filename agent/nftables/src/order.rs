@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 use portolan_netlink::nftables::{Elements, Request, Value};
 
-use crate::layout::{ALLOWED_MANY, RANGED, is_of_sources, way_of_source};
+use crate::layout::{ALLOWED_MANY, RANGED, first_name, is_of_sources, way_of_source};
 use crate::plan::{Pairs, is_of_way};
+use crate::sources::renews_sources;
 
 /// Splits the requests of a change into transactions, to be made in this order: permitted sources come before their
 /// ways get ranges, and go after. A way whose sources move from one set to the other has the old and the new ones in
-/// between. Most changes are one transaction. So is a table that is made anew, which would be missing in between. It
-/// keeps the invariant only at its end.
+/// between. A set that is made anew has its elements before rules look it up. Most changes are one transaction. So is a
+/// table that is made anew, which would be missing in between. It keeps the invariant only at its end.
 #[must_use]
 pub fn transactions(requests: Vec<Request>) -> Vec<Vec<Request>> {
     let is_of_ranged = |request: &Request| match request {
@@ -30,7 +31,7 @@ pub fn transactions(requests: Vec<Request>) -> Vec<Vec<Request>> {
     let is_resize = |request: &Request| matches!(request, Request::ResizeSet(_));
     let mut late = moved(&requests);
     let is_early = |request: &Request| is_of_ranged(request) || is_resize(request);
-    let is_split = !late.is_empty() || requests.iter().any(is_early);
+    let is_split = !late.is_empty() || requests.iter().any(is_early) || renews_sources(&requests);
     if requests.contains(&Request::DelTable) || !is_split {
         return vec![requests];
     }
@@ -73,7 +74,7 @@ fn moved(requests: &[Request]) -> Elements {
             _ => continue,
         };
         if is_of_sources(set) {
-            let has_many = **set == *ALLOWED_MANY;
+            let has_many = first_name(set) == ALLOWED_MANY;
             let of_set = pairs.iter().filter_map(|(key, _)| way_of_source(set, key));
             ways.extend(of_set.map(|way| (has_many, way)));
         }
@@ -93,22 +94,34 @@ fn delete(requests: &mut Vec<Request>, set: &Arc<str>, elements: Pairs) {
 pub(crate) mod tests {
     use std::collections::BTreeMap;
 
-    use portolan_netlink::nftables::{Key, TableContent};
+    use portolan_netlink::nftables::{Expression, Key, Lookup, TableContent};
 
     use super::*;
     use crate::advance;
-    use crate::layout::ALLOWED;
+    use crate::layout::{ALLOWED, other_name};
 
-    /// The permitted sources of each way in `ranged`.
+    /// The permitted sources of each way in `ranged`: those in sets that rules look up.
     fn sources(content: Option<&TableContent>) -> BTreeMap<Key, BTreeSet<Key>> {
         let elements = |set: &str| content.and_then(|content| content.sets.get(set));
         let ways = elements(RANGED).into_iter().flat_map(|set| set.1.keys());
+        let rules = content
+            .into_iter()
+            .flat_map(|content| content.chains.values());
+        let rules: Vec<_> = rules.flat_map(|(_, rules)| rules).flatten().collect();
+        let is_looked_up = |set: &str| {
+            let lookup = Expression::lookup(set, Lookup::Lacks);
+            rules.iter().any(|expression| **expression == lookup)
+        };
+        let names = [ALLOWED, ALLOWED_MANY].map(|set| [Some(set), other_name(set)]);
+        let names = names.into_iter().flatten().flatten();
+        let names: Vec<&str> = names.filter(|set| is_looked_up(set)).collect();
         let allowed = |way: &Key| {
-            let of = |set: &'static str| {
+            let of = |set: &&'static str| {
+                let set = *set;
                 let keys = elements(set).into_iter().flat_map(|set| set.1.keys());
                 keys.filter(move |key| way_of_source(set, key) == Some(&**way))
             };
-            of(ALLOWED).chain(of(ALLOWED_MANY)).cloned().collect()
+            names.iter().flat_map(of).cloned().collect()
         };
         ways.map(|way| (way.clone(), allowed(way))).collect()
     }
@@ -130,7 +143,7 @@ pub(crate) mod tests {
             }
         };
         for transaction in transactions(requests) {
-            // Elements of `allowed` come and go last.
+            // Elements of sets with intervals come and go last.
             let is_allowed = |request: &&Request| match request {
                 Request::AddElements(set, _) | Request::DelElements(set, _) => is_of_sources(set),
                 _ => false,

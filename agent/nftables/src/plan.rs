@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use portolan_netlink::nftables::{Chain, Elements, Key, Request, Rule, Set, TableContent, Value};
 
-use crate::layout::{ALLOWED_MANY, CLUSTER_IPS, HAIRPIN, REMOTE, SERVICES, way_of_source};
+use crate::layout::{
+    ALLOWED_MANY, CLUSTER_IPS, HAIRPIN, REMOTE, SERVICES, first_name, way_of_source,
+};
 use crate::room;
 
 /// Treatment of elements in the kernel that are not desired.
@@ -186,7 +188,7 @@ fn push_elements(set: &Arc<str>, deleted: Pairs, added: Pairs, requests: &mut Ve
 
 /// Returns `true` if a key of a set has one of the ways: it begins with it, but for sources of ways with many.
 pub(crate) fn is_of_way(set: &str, key: &[u8], ways: &Elements) -> bool {
-    let way = match set {
+    let way = match first_name(set) {
         ALLOWED_MANY => way_of_source(set, key),
         _ => {
             let len = ways.keys().next().map_or(usize::MAX, |way| way.len());

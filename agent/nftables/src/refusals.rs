@@ -18,7 +18,8 @@ use portolan_netlink::nftables::{CommitError, Key, Request, Value, Verdict};
 
 use crate::incremental::OF_WAYS;
 use crate::layout::{
-    ALLOWED_MANY, CLUSTER_IPS, HAIRPIN, REMOTE, address_len, read_address, read_way, way_of_source,
+    ALLOWED_MANY, CLUSTER_IPS, HAIRPIN, REMOTE, address_len, first_name, read_address, read_way,
+    way_of_source,
 };
 use crate::{Hairpin, WayKey, Ways};
 
@@ -268,9 +269,9 @@ impl<'a> LeftOut<'a> {
 
     /// The way in a key of a set that has one way in each.
     fn way_of(&self, set: &str, key: &[u8]) -> Option<WayKey> {
-        match set {
+        match first_name(set) {
             ALLOWED_MANY => self.way(way_of_source(set, key)?),
-            _ if OF_WAYS.contains(&set) => self.way(key),
+            name if OF_WAYS.contains(&name) => self.way(key),
             _ => None,
         }
     }

@@ -20,6 +20,7 @@ use crate::layout::{
     source_key, source_of_many_key, way_key, way_of_source,
 };
 use crate::rules::{AWAY, REFUSAL};
+use crate::sources::name_in;
 use crate::{Surplus, WayKey, plan};
 
 /// Inputs of a table's rules besides its maps.
@@ -170,7 +171,8 @@ impl<'a> Walk<'a> {
         };
         let way: &[u8] = &way;
         let of_way = |set: &'static str| {
-            elements(set).filter(move |(key, _)| way_of_source(set, key) == Some(way))
+            elements(name_in(set, self.content))
+                .filter(move |(key, _)| way_of_source(set, key) == Some(way))
         };
         let (set, key) = match of_way(ALLOWED_MANY).next() {
             Some(_) => (ALLOWED_MANY, source_of_many_key(&self.way, source)),
@@ -181,6 +183,7 @@ impl<'a> Walk<'a> {
             _ => *first == key,
         });
         let found = is_in.then(|| "present".to_owned());
+        let set = name_in(set, self.content);
         let place = format!("set {set} {} {source}", self.way);
         self.note(place, found, "the source may connect");
         (!is_in).then_some(set)

@@ -252,5 +252,23 @@ fn as_many_source_ranges_as_fit_hold_and_more_are_left_out_by_name() {
         None,
     );
     check(pod, client);
+
+    // The kernel would take most of a minute to delete the ranges one by one.
+    let mut open = ranged(&pods[0], pod, 1);
+    open[0]["spec"]["loadBalancerSourceRanges"] = json!([]);
+    let seconds = put(&cluster, &open);
+    figure(
+        "nftables_70000_source_ranges_gone_after",
+        seconds,
+        "s",
+        None,
+    );
+    let [content, _] = ours(node);
+    let sets = content.unwrap().sets;
+    assert!(!sets.contains_key("allowed-many"));
+    assert!(sets["allowed-many-2"].1.is_empty());
+    for host in [client, pod] {
+        answers(host, Protocol::Tcp, to, &["a"]);
+    }
     assert_undisturbed(load);
 }

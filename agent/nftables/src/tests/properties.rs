@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::order::tests::advance_in_order;
+use crate::renew_sources;
 
 #[derive(Debug, Clone)]
 struct Service {
@@ -83,7 +84,10 @@ proptest! {
         let mut kernel: Option<TableContent> = None;
         for services in &states {
             let table = table_of(services);
-            let wanted = desired(&table, kernel.as_ref());
+            let mut wanted = desired(&table, kernel.as_ref());
+            if let Some(kernel) = &kernel {
+                renew_sources(&mut wanted, kernel);
+            }
             check_references(&wanted);
             let requests = plan(&wanted, kernel.as_ref(), Surplus::Delete);
             advance_in_order(&mut kernel, requests);

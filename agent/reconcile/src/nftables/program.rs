@@ -10,7 +10,7 @@ use portolan_model::{Family, NodeTable, RecordKey};
 use portolan_netlink::nftables::{CommitError, Request, TableContent};
 use portolan_nftables::{
     LeftOut, Surplus, TABLE, Touched, Ways, advance, changes_udp, desire, plan, plan_touched,
-    strands_clients, transactions, unmark,
+    renew_sources, renews_sources, strands_clients, transactions, unmark,
 };
 
 use super::{NftablesReconciler, Observed};
@@ -32,6 +32,7 @@ impl NftablesReconciler {
         mut touched: Option<&Touched>,
         outcome: &mut Outcome,
     ) -> Result<Programmed, DataplaneError> {
+        let mut is_refused = false;
         for attempt in 0..=ATTEMPTS {
             let (mut observed, is_fresh) = match self.observed.take() {
                 Some(observed) => (observed, false),
@@ -46,11 +47,13 @@ impl NftablesReconciler {
                 plan_touched(family, &self.config, &self.ways, touched, there)
             });
             let is_whole = change.is_none();
+            // In a new set the permitted sources of a record that is left out would be missing.
+            let renews = surplus == Surplus::Delete && !is_refused && self.failed.is_empty();
             let requests =
-                change.unwrap_or_else(|| self.plan(family, table, there.as_ref(), surplus));
+                change.unwrap_or_else(|| self.plan(family, table, there.as_ref(), surplus, renews));
             outcome.planned_in += began.elapsed();
             if attempt == 0 {
-                outcome.repaired += self.repaired(family, table, surplus, &requests);
+                outcome.repaired += self.repaired(family, table, surplus, &requests, renews);
             }
             if requests.is_empty() {
                 self.programmed(family, observed, is_whole);
@@ -59,12 +62,14 @@ impl NftablesReconciler {
             // Other programs may change their tables before each attempt. The last one names no generation, so that the
             // kernel takes it all the same, and relies on our table being as it was read.
             observed.generation = observed.generation.filter(|_| attempt < ATTEMPTS);
-            // After an older reading, a refusal may be due to changes since then. No record is left out for it: the
-            // kernel is read, and the change planned, again.
-            let table = is_fresh.then_some(table);
+            // After an older reading, a refusal may be due to changes since then, and a new set has nothing of a record
+            // that is left out. No record is left out then: the kernel is read, and the change planned, again.
+            let is_new_set = renews && renews_sources(&requests);
+            let leaves_out = is_fresh && !is_new_set;
+            let table = leaves_out.then_some(table);
             match self.commit(family, table, requests, &mut observed, outcome)? {
                 Err(CommitError::Outdated) => {}
-                Err(CommitError::Refused(_)) if !is_fresh => {}
+                Err(CommitError::Refused(_)) if !leaves_out => is_refused = true,
                 Err(error) => return Ok(Err(error)),
                 Ok(left_out) => {
                     self.programmed(family, observed, is_whole);
@@ -147,8 +152,12 @@ impl NftablesReconciler {
         table: &NodeTable,
         there: Option<&TableContent>,
         surplus: Surplus,
+        renews: bool,
     ) -> Vec<Request> {
         let mut desired = desire(family, &self.ways, &self.config, &table.node, there);
+        if let Some(there) = there.filter(|_| renews) {
+            renew_sources(&mut desired.content, there);
+        }
         let marks = self.former.as_ref().map_or(0, FormerIpvs::marks);
         if marks != 0 {
             unmark(&mut desired.content, marks);
@@ -164,12 +173,13 @@ impl NftablesReconciler {
         table: &NodeTable,
         surplus: Surplus,
         requests: &[Request],
+        renews: bool,
     ) -> usize {
         let objects = |requests: &[Request]| requests.iter().map(Request::objects).sum::<usize>();
         let forgotten = self.forgotten.as_ref().filter(|_| !requests.is_empty());
         forgotten.map_or(0, |forgotten| {
             let before = forgotten.tables.get(&family).and_then(Option::as_ref);
-            let lacked = self.plan(family, table, before, surplus);
+            let lacked = self.plan(family, table, before, surplus, renews);
             objects(requests).saturating_sub(objects(&lacked))
         })
     }
