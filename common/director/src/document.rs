@@ -38,7 +38,13 @@ pub use health::{Announce, HealthDocument, HooksDocument, InitialState, OnFailur
 pub use http::{ExpectedHeader, HeaderDocument, HttpDocument, HttpVersionName, StatusDocument};
 pub use period::Period;
 
-/// The API version of both kinds.
+/// The API group of these kinds, and of those of the policy of several clusters.
+pub const API_GROUP: &str = "portolan.dev";
+
+/// The version of the group.
+pub const GROUP_VERSION: &str = "v1alpha1";
+
+/// Group and version, as an object names them.
 pub const API_VERSION: &str = "portolan.dev/v1alpha1";
 
 /// The namespace of a `LoadBalancer` whose file names none.
@@ -175,4 +181,14 @@ fn command_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         "items": {"type": "string"},
         "minItems": 1,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_version_is_that_of_the_group() {
+        assert_eq!(API_VERSION, format!("{API_GROUP}/{GROUP_VERSION}"));
+    }
 }

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use crate::Kind;
 use crate::spec::bounds::rules;
 use crate::spec::{
-    API_VERSION, ClusterSetSpec, ClusterSpec, ClusterStatus, ExportPolicySpec, ImportPolicySpec,
-    TrafficPolicySpec,
+    API_GROUP, ClusterSetSpec, ClusterSpec, ClusterStatus, ExportPolicySpec, GROUP_VERSION,
+    ImportPolicySpec, TrafficPolicySpec,
 };
 
 /// Fields of a schema that an API server takes as they are.
@@ -98,10 +98,9 @@ pub fn definitions() -> Vec<Value> {
 }
 
 fn definition(kind: Kind) -> Value {
-    let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, ""));
     let plural = kind.plural();
     let mut of_version = json!({
-        "name": version,
+        "name": GROUP_VERSION,
         "served": true,
         "storage": true,
         "schema": {"openAPIV3Schema": schema(kind)},
@@ -113,9 +112,9 @@ fn definition(kind: Kind) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.{group}")},
+        "metadata": {"name": format!("{plural}.{API_GROUP}")},
         "spec": {
-            "group": group,
+            "group": API_GROUP,
             "scope": "Cluster",
             "names": {
                 "kind": kind.as_str(),

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use crate::object::Meta;
 use crate::objects::{Object, ObjectFault};
 use crate::spec::{
-    API_VERSION, ClusterSetSpec, ClusterSpec, Document, ExportPolicySpec, ImportPolicySpec,
-    TrafficPolicySpec,
+    API_GROUP, API_VERSION, ClusterSetSpec, ClusterSpec, Document, ExportPolicySpec,
+    ImportPolicySpec, TrafficPolicySpec,
 };
 use crate::{
     Cluster, ClusterSet, ExportPolicy, Fault, ImportPolicy, Kind, ObjectName, Objects, PolicyError,
@@ -201,8 +201,7 @@ impl Reader {
         let text = |field| document.get(field).and_then(Node::text);
         let (version, kind) = (text("apiVersion"), text("kind"));
         // Load balancers and directors stand in the same API group, and have readers of their own.
-        let is_other = version != Some(API_VERSION)
-            && !version.is_none_or(|version| version.starts_with("portolan.dev/"))
+        let is_other = version != Some(API_VERSION) && !version.is_none_or(is_of_group)
             || matches!(kind, Some("LoadBalancer" | "Director"));
         if is_other {
             self.not_ours.push(NotOurs {
@@ -296,6 +295,12 @@ impl Reader {
             served: self.served,
         }
     }
+}
+
+/// Returns `true` for the API versions of our group.
+fn is_of_group(version: &str) -> bool {
+    let group = version.split_once('/').map(|(group, _)| group);
+    group == Some(API_GROUP)
 }
 
 /// Returns `true` if a field is the name of an object, or has it.

@@ -28,12 +28,10 @@ pub use cluster_set::{
     OwnerHints, QuotaSpec,
 };
 pub use policies::{Action, ExportPolicySpec, ImportPolicySpec};
+pub use portolan_director::document::{API_GROUP, API_VERSION, GROUP_VERSION};
 pub use selector::{ExpressionSpec, Operator, SelectorSpec, ServicesSpec};
 pub use status::{ClusterCounts, ClusterStatus, Condition, PhaseName};
 pub use traffic::{MemberSpec, SpillOver, ThresholdSpec, TierSpec, TrafficPolicySpec};
-
-/// The API version of all kinds.
-pub const API_VERSION: &str = "portolan.dev/v1alpha1";
 
 /// An object in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -10,7 +10,9 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use portolan_federate::state::{Phase, Status};
 use portolan_policy::Kind;
-use portolan_policy::spec::{API_VERSION, ClusterCounts, ClusterStatus, Condition, PhaseName};
+use portolan_policy::spec::{
+    API_GROUP, API_VERSION, ClusterCounts, ClusterStatus, Condition, GROUP_VERSION, PhaseName,
+};
 use portolan_source::kubernetes::{Resource, Resources};
 use portolan_source::objects::FIELD_MANAGER;
 use serde_json::{Value, json};
@@ -116,10 +118,9 @@ impl StatusWriter {
     /// Writes a status. Returns the pause after a failure.
     async fn write(&self, name: &str, status: &Value) -> Result<(), Duration> {
         let kind = Kind::Cluster;
-        let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, ""));
         let resource = ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
+            group: API_GROUP.to_owned(),
+            version: GROUP_VERSION.to_owned(),
             api_version: API_VERSION.to_owned(),
             kind: kind.to_string(),
             plural: kind.plural().to_owned(),

@@ -21,6 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
 use portolan_catalog::{Kind, ObjectRef, Reason};
+use portolan_director::document::{API_GROUP, GROUP_VERSION};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info};
@@ -118,10 +119,10 @@ fn resource(kind: Kind) -> ApiResource {
         Kind::Pod => resource_of::<Pod>(),
         Kind::Namespace => resource_of::<Namespace>(),
         // An API server has none yet.
-        Kind::LoadBalancer => named(kind, "portolan.dev", "v1alpha1", "loadbalancers"),
-        Kind::Director => named(kind, "portolan.dev", "v1alpha1", "directors"),
+        Kind::LoadBalancer => named(kind, API_GROUP, GROUP_VERSION, "loadbalancers"),
+        Kind::Director => named(kind, API_GROUP, GROUP_VERSION, "directors"),
         // No problem is reported of it as of an object of a source.
-        Kind::Policy => named(kind, "portolan.dev", "v1alpha1", "clusters"),
+        Kind::Policy => named(kind, API_GROUP, GROUP_VERSION, "clusters"),
         Kind::ServiceExport => resource_of::<ServiceExport>(),
         Kind::ServiceImport => resource_of::<ServiceImport>(),
         Kind::ClusterProperty => resource_of::<ClusterProperty>(),

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use portolan_policy::spec::{API_GROUP, GROUP_VERSION};
 use portolan_policy::{Kind, ObjectName, Served};
 use portolan_source::kubernetes::{ResourceKind, Resources};
 
@@ -71,8 +72,8 @@ fn identities(resources: &Resources) -> Identities {
 /// The resources of the policy.
 pub(crate) fn resources() -> Vec<ResourceKind> {
     let resource = |kind: Kind| ResourceKind {
-        group: "portolan.dev",
-        version: "v1alpha1",
+        group: API_GROUP,
+        version: GROUP_VERSION,
         kind: kind.as_str(),
         plural: kind.plural(),
     };
