@@ -15,6 +15,7 @@ mod ledger;
 mod outbox;
 mod partition;
 pub mod plans;
+mod split;
 #[cfg(test)]
 mod tests;
 pub mod wire;

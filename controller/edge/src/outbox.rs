@@ -13,6 +13,7 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 
 use crate::ledger::{BadHashes, Entry, Ledger, bucket_of};
+use crate::split::Split;
 use crate::wire;
 
 /// The largest object that is sent, in bytes. A full `EndpointSlice` of Kubernetes, with 1,000 endpoints, has about a
@@ -229,32 +230,17 @@ impl Outbox {
 impl Transition {
     /// The parts of the transition, each with about `bytes` bytes of objects, in order.
     pub fn into_parts(self, bytes: usize) -> (Vec<v1::EdgeObjects>, v1::EdgeCommit) {
-        let mut parts = Vec::new();
-        let mut part = v1::EdgeObjects {
+        let first = v1::EdgeObjects {
             replace_buckets: self.replace_buckets,
             ..v1::EdgeObjects::default()
         };
-        let mut size = 0;
-        let mut full = |part: &mut v1::EdgeObjects, length: usize| {
-            size += length;
-            if size >= bytes {
-                size = 0;
-                parts.push(std::mem::take(part));
-            }
-        };
+        let mut parts = Split::new(first, bytes);
         for object in self.put {
-            let length = object.len();
-            part.put.push(object);
-            full(&mut part, length);
+            parts.add(object.len(), |part| part.put.push(object));
         }
         for id in self.delete {
-            let length = id.encoded_len();
-            part.delete.push(id);
-            full(&mut part, length);
+            parts.add(id.encoded_len(), |part| part.delete.push(id));
         }
-        if part != v1::EdgeObjects::default() {
-            parts.push(part);
-        }
-        (parts, self.commit)
+        (parts.finish(), self.commit)
     }
 }

@@ -16,6 +16,7 @@ use super::parts::{Part, PlanParts};
 use super::{MAX_BYTES, MAX_ENDPOINTS, MAX_PARTS, MAX_PLAN_BYTES, MAX_PLANS, PlanName, encode};
 use crate::ledger::{BadHashes, Ledger, bucket_of};
 use crate::outbox::StreamId;
+use crate::split::Split;
 
 /// A plan that is beyond a bound of the edge. The edge keeps its last version until it fits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -281,32 +282,17 @@ fn too_large(id: &v1::PlanId, why: String) -> PlanTooLarge {
 impl PlanTransition {
     /// The parts of the transition, each with about `bytes` bytes of plans, in order.
     pub fn into_parts(self, bytes: usize) -> (Vec<v1::CentrePlans>, v1::CentrePlanCommit) {
-        let mut parts = Vec::new();
-        let mut part = v1::CentrePlans {
+        let first = v1::CentrePlans {
             replace_buckets: self.replace_buckets,
             ..v1::CentrePlans::default()
         };
-        let mut size = 0;
-        let mut full = |part: &mut v1::CentrePlans, length: usize| {
-            size += length;
-            if size >= bytes {
-                size = 0;
-                parts.push(std::mem::take(part));
-            }
-        };
+        let mut parts = Split::new(first, bytes);
         for plan in self.put {
-            let length = plan.len();
-            part.put.push(plan);
-            full(&mut part, length);
+            parts.add(plan.len(), |part| part.put.push(plan));
         }
         for id in self.delete {
-            let length = id.encoded_len();
-            part.delete.push(id);
-            full(&mut part, length);
+            parts.add(id.encoded_len(), |part| part.delete.push(id));
         }
-        if part != v1::CentrePlans::default() {
-            parts.push(part);
-        }
-        (parts, self.commit)
+        (parts.finish(), self.commit)
     }
 }

@@ -15,6 +15,7 @@ use super::{
     EdgeWork, MAX_ITEM_BYTES, MAX_SLICE_BYTES, MAX_SLICES, MAX_WRITE_BYTES, MAX_WRITES,
     WantedSlices, hash_of, id_of,
 };
+use crate::split::Split;
 
 /// The work of an edge as one stream has been sent it.
 #[derive(Debug, Default)]
@@ -162,28 +163,14 @@ impl WorkOutbox {
 impl WorkChange {
     /// The parts of the change, each with about `bytes` bytes of items, in order.
     pub fn into_parts(self, bytes: usize) -> (Vec<v1::CentreWork>, v1::CentreWorkCommit) {
-        let (mut parts, mut part, mut size) = (Vec::new(), v1::CentreWork::default(), 0);
-        let mut full = |part: &mut v1::CentreWork, length: usize| {
-            size += length;
-            if size >= bytes {
-                size = 0;
-                parts.push(std::mem::take(part));
-            }
-        };
+        let mut parts = Split::new(v1::CentreWork::default(), bytes);
         for id in self.delete {
-            let length = id.encoded_len();
-            part.delete.push(id);
-            full(&mut part, length);
+            parts.add(id.encoded_len(), |part| part.delete.push(id));
         }
         for item in self.put {
-            let length = item.len();
-            part.put.push(item);
-            full(&mut part, length);
+            parts.add(item.len(), |part| part.put.push(item));
         }
-        if part != v1::CentreWork::default() {
-            parts.push(part);
-        }
-        (parts, self.commit)
+        (parts.finish(), self.commit)
     }
 }
 
