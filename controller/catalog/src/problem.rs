@@ -36,6 +36,20 @@ pub enum Kind {
     Policy,
 }
 
+impl Kind {
+    /// The kinds of objects that a cluster has, and that its edge controller sends.
+    pub const OF_CLUSTER: [Self; 8] = [
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Node,
+        Self::Pod,
+        Self::Namespace,
+        Self::ServiceExport,
+        Self::ServiceImport,
+        Self::ClusterProperty,
+    ];
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -8,18 +8,6 @@ use std::sync::Arc;
 use portolan_catalog::{Kind, ObjectChange, ObjectKey};
 use portolan_model::ByRecord;
 
-/// The kinds of objects that the catalog has of a cluster, beside load balancers.
-const KINDS: [Kind; 8] = [
-    Kind::Service,
-    Kind::EndpointSlice,
-    Kind::Node,
-    Kind::Pod,
-    Kind::Namespace,
-    Kind::ServiceExport,
-    Kind::ServiceImport,
-    Kind::ClusterProperty,
-];
-
 /// The objects that a source has sent.
 #[derive(Debug, Default)]
 pub(super) struct Resent {
@@ -59,7 +47,8 @@ impl Resent {
             records: ByRecord::new(),
         });
         let (cluster, mut keep) = (Arc::clone(cluster), self.objects);
-        let objects = KINDS.into_iter().map(move |kind| ObjectChange::Retain {
+        let kinds = Kind::OF_CLUSTER.into_iter();
+        let objects = kinds.map(move |kind| ObjectChange::Retain {
             kind,
             cluster: Arc::clone(&cluster),
             keep: keep.remove(&kind).unwrap_or_default(),

@@ -15,18 +15,6 @@ use crate::HeldDeletions;
 use crate::deletions::{Facts, GuardConfig, Verdict};
 use crate::held::{KindGuard, facts_of};
 
-/// The kinds that are sent.
-const KINDS: [Kind; 8] = [
-    Kind::Service,
-    Kind::EndpointSlice,
-    Kind::Node,
-    Kind::Pod,
-    Kind::Namespace,
-    Kind::ServiceExport,
-    Kind::ServiceImport,
-    Kind::ClusterProperty,
-];
-
 /// A guard for each kind whose deletions are guarded.
 #[derive(Debug)]
 pub(super) struct Guards {
@@ -40,7 +28,7 @@ pub(super) type Sent = Result<Object, (ObjectRef, WireError)>;
 impl Guards {
     /// Pods come and go, no table depends on ServiceImports, and properties are few.
     pub(super) fn new(cluster: &Arc<str>, config: GuardConfig, holds: &Arc<HeldDeletions>) -> Self {
-        let guarded = KINDS.into_iter();
+        let guarded = Kind::OF_CLUSTER.into_iter();
         let guarded = guarded.filter(|kind| {
             !matches!(
                 kind,
@@ -86,7 +74,7 @@ impl Guards {
                 None => Some(change),
             });
         }
-        for kind in KINDS {
+        for kind in Kind::OF_CLUSTER {
             let mut keep = keep.remove(&kind).unwrap_or_default();
             if let Some(guard) = self.guards.get_mut(&kind) {
                 let gone = |key: &ObjectKey| {
