@@ -3,7 +3,7 @@
 //! Explanations of the addresses of imports.
 
 use portolan_catalog::{Catalog, Claimant};
-use portolan_model::{Family, Lists, NodeOverlay};
+use portolan_model::{Family, Frontend, Lists, NodeOverlay, Record};
 
 use super::{Explained, Explanation, Inquiry, frontend};
 use crate::SelectConfig;
@@ -35,19 +35,8 @@ pub(super) fn explain(
     notes.push(String::from(
         "an import: `portolanctl explain-import` shows the shares of clusters",
     ));
-    let info = catalog.node_info(&inquiry.node);
-    Some(Explanation {
-        record: record.key.to_string(),
-        kind: frontend.kind,
-        lists: frontend.lists,
-        node: inquiry.node.name.to_string(),
-        zone: info
-            .as_ref()
-            .and_then(|info| info.zone.as_deref())
-            .map(str::to_owned),
-        endpoints,
-        notes,
-    })
+    let of = (record, frontend);
+    Some(explanation(catalog, inquiry, of, endpoints, notes))
 }
 
 /// Where connections to an export at the gateways of its cluster go: the endpoints of that cluster.
@@ -84,19 +73,28 @@ pub(super) fn explain_gateway(
         "an export at a gateway, for nodes of other clusters in {}",
         ranges.join(", ")
     );
+    let (of, endpoints) = ((record, frontend), endpoints.collect());
+    Some(explanation(catalog, inquiry, of, endpoints, vec![note]))
+}
+
+fn explanation(
+    catalog: &Catalog,
+    inquiry: &Inquiry,
+    (record, frontend): (&Record, &Frontend),
+    endpoints: Vec<Explained>,
+    notes: Vec<String>,
+) -> Explanation {
     let info = catalog.node_info(&inquiry.node);
-    Some(Explanation {
+    let zone = info.as_ref().and_then(|info| info.zone.as_deref());
+    Explanation {
         record: record.key.to_string(),
         kind: frontend.kind,
         lists: frontend.lists,
         node: inquiry.node.name.to_string(),
-        zone: info
-            .as_ref()
-            .and_then(|info| info.zone.as_deref())
-            .map(str::to_owned),
-        endpoints: endpoints.collect(),
-        notes: vec![note],
-    })
+        zone: zone.map(str::to_owned),
+        endpoints,
+        notes,
+    }
 }
 
 fn explained(of_family: &OfFamily, lists: Lists, own: Option<&NodeOverlay>) -> Vec<Explained> {
