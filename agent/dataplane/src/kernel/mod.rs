@@ -7,6 +7,7 @@
 
 mod binding;
 mod blocking;
+mod conntrack;
 mod dumps;
 mod forward;
 pub(crate) mod glance;
@@ -38,7 +39,6 @@ use std::time::{Duration, Instant};
 
 use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
-use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
 use portolan_plan::{
@@ -64,6 +64,7 @@ pub use whole::{Whole, read_whole};
 
 use binding::VipDevice;
 use blocking::{blocking, blocking_steps};
+use conntrack::LateConntrack;
 use iptables::Iptables;
 use routes::Routes;
 use schedulers::Schedulers;
@@ -114,8 +115,7 @@ pub struct Kernel {
     config: KernelConfig,
     ipvs: Ipvs,
     ipset: Ipset,
-    /// Opened on first use: only UDP Services need it.
-    conntrack: Option<Conntrack>,
+    conntrack: LateConntrack,
     routes: Routes,
     device: VipDevice,
     iptables: Iptables,
@@ -150,7 +150,7 @@ impl Kernel {
         Ok(Self {
             ipvs,
             ipset,
-            conntrack: None,
+            conntrack: LateConntrack::default(),
             routes: Routes::open()?,
             device: VipDevice::default(),
             iptables,
@@ -185,16 +185,6 @@ impl Kernel {
         let probe = || ipvs.has_scheduler("mh");
         let lacks = blocking(|| schedulers.probe("mh", now, probe))?;
         Ok(lacks.then(|| "mh".to_owned()).into_iter().collect())
-    }
-
-    fn conntrack(&mut self) -> Result<&mut Conntrack, DataplaneError> {
-        match &mut self.conntrack {
-            Some(conntrack) => Ok(conntrack),
-            none => {
-                let opened = Conntrack::open().map_err(DataplaneError::Conntrack)?;
-                Ok(none.insert(opened))
-            }
-        }
     }
 
     /// Compares the kernel with an observed state, as cheaply as it can be.
@@ -416,13 +406,13 @@ impl Dataplane for Kernel {
         family: Family,
         keep: &(dyn Fn(&Flow) -> bool + Sync),
     ) -> Result<Vec<Flow>, DataplaneError> {
-        let conntrack = self.conntrack()?;
+        let conntrack = self.conntrack.get()?;
         let flows = blocking(|| conntrack.udp_flows(family, &|flow| keep(flow)));
         flows.map_err(DataplaneError::Conntrack)
     }
 
     async fn delete_flows(&mut self, flows: &[Flow]) -> Result<usize, DataplaneError> {
-        let conntrack = self.conntrack()?;
+        let conntrack = self.conntrack.get()?;
         let deleted = blocking(|| conntrack.delete(flows));
         deleted.map_err(DataplaneError::Conntrack)
     }

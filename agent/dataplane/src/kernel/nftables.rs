@@ -5,13 +5,13 @@
 mod watched;
 
 use portolan_model::Family;
-use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::nftables::{
     Changes, CommitError, Key, Nftables, Request, TableContent, Value,
 };
 use portolan_plan::NodeFacts;
 
 use super::blocking::blocking;
+use super::conntrack::LateConntrack;
 use super::machine::{kernel_version, missing_admin};
 use super::removal::delete_tables;
 use super::routes::Routes;
@@ -36,8 +36,7 @@ pub struct NftablesKernel {
     changes: Option<Watched>,
     /// Whether somebody else has changed our tables, or may have, since that was asked last.
     is_disturbed: bool,
-    /// Opened on first use: only UDP Services need it.
-    conntrack: Option<Conntrack>,
+    conntrack: LateConntrack,
 }
 
 /// The settings that a run without IPVS writes.
@@ -64,7 +63,7 @@ impl NftablesKernel {
             changes: Watched::open(),
             is_disturbed: false,
             routes: Routes::open()?,
-            conntrack: None,
+            conntrack: LateConntrack::default(),
         })
     }
 
@@ -207,16 +206,6 @@ impl NftablesKernel {
         facts.await
     }
 
-    fn conntrack(&mut self) -> Result<&mut Conntrack, DataplaneError> {
-        match &mut self.conntrack {
-            Some(conntrack) => Ok(conntrack),
-            none => {
-                let opened = Conntrack::open().map_err(DataplaneError::Conntrack)?;
-                Ok(none.insert(opened))
-            }
-        }
-    }
-
     /// Deletes the UDP flows of a family in conntrack that `is_stale` selects; returns how many still
     /// existed.
     ///
@@ -227,7 +216,7 @@ impl NftablesKernel {
         family: Family,
         is_stale: &dyn Fn(&Flow) -> bool,
     ) -> Result<usize, DataplaneError> {
-        let conntrack = self.conntrack()?;
+        let conntrack = self.conntrack.get()?;
         let delete = || {
             let flows = conntrack.udp_flows(family, is_stale)?;
             match flows.is_empty() {

@@ -56,7 +56,7 @@ impl OtherPlane for Kernel {
         family: Family,
         is_stale: &(dyn Fn(&Flow) -> bool + Sync),
     ) -> Result<usize, DataplaneError> {
-        let conntrack = self.conntrack()?;
+        let conntrack = self.conntrack.get()?;
         let delete = || {
             let flows = conntrack.untranslated_udp_flows(family, &|flow| is_stale(flow))?;
             conntrack.delete(&flows)
