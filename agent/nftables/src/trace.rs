@@ -145,7 +145,7 @@ impl<'a> Walk<'a> {
             .get(set)
             .and_then(|(_, elements)| elements.get(key));
         let text = found.map(|value| match value {
-            Value::Verdict(verdict) => in_words(verdict),
+            Value::Verdict(verdict) => verdict.to_string(),
             _ => "present".to_owned(),
         });
         let kind = match found {
@@ -348,15 +348,5 @@ impl<'a> Walk<'a> {
             return step.found.is_some();
         }
         self.look(set, key, shown, why).is_some()
-    }
-}
-
-fn in_words(verdict: &Verdict) -> String {
-    match verdict {
-        Verdict::Drop => "drop".to_owned(),
-        Verdict::Accept => "accept".to_owned(),
-        Verdict::Jump(chain) => format!("jump {chain}"),
-        Verdict::Goto(chain) => format!("goto {chain}"),
-        Verdict::Other(code) => format!("verdict {code}"),
     }
 }

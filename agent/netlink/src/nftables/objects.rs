@@ -3,6 +3,7 @@
 //! Objects of a table, as values.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use super::Expression;
@@ -215,6 +216,19 @@ pub enum Verdict {
     Goto(Arc<str>),
     /// Another code, which is never ours.
     Other(i32),
+}
+
+impl fmt::Display for Verdict {
+    /// As `nft` spells it; it has no word for another code.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drop => f.write_str("drop"),
+            Self::Accept => f.write_str("accept"),
+            Self::Jump(chain) => write!(f, "jump {chain}"),
+            Self::Goto(chain) => write!(f, "goto {chain}"),
+            Self::Other(code) => write!(f, "verdict {code}"),
+        }
+    }
 }
 
 /// Elements by key.

@@ -225,10 +225,7 @@ fn protocol_text(number: u8) -> String {
 
 fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
-        Verdict::Drop => "drop".to_owned(),
-        Verdict::Accept => "accept".to_owned(),
-        Verdict::Jump(chain) => format!("jump {chain}"),
-        Verdict::Goto(chain) => format!("goto {chain}"),
-        Verdict::Other(code) => format!("# verdict {code}"),
+        Verdict::Other(_) => format!("# {verdict}"),
+        _ => verdict.to_string(),
     }
 }
