@@ -139,8 +139,8 @@ impl Ways {
 }
 
 /// The requests that change what a family's table has of some ways, from what is there to what they are now. `None` if
-/// that needs a chain or a map that is not there, a set with more room, a new set or fewer chains: the whole table must be
-/// compared then.
+/// that needs a chain or a map that is not there, a set with more room, a new set or fewer chains: the whole table must
+/// be compared then.
 #[must_use]
 pub fn plan_touched(
     family: Family,

@@ -37,8 +37,8 @@ fn is_looked_up(set: &str, content: &TableContent) -> bool {
 
 /// Has the sets of permitted sources made anew that would lose very many elements.
 ///
-/// No record may be left out of transactions that do so ([`renews_sources`]): the new set has nothing of it, and what it
-/// had would be gone.
+/// No record may be left out of transactions that do so ([`renews_sources`]): the new set has nothing of it, and what
+/// it had would be gone.
 pub fn renew_sources(desired: &mut TableContent, observed: &TableContent) {
     for set in [ALLOWED, ALLOWED_MANY] {
         let name = name_in(set, observed);
