@@ -13,8 +13,8 @@ use portolan_plan::Config;
 use crate::layout::{
     ALLOWED, ALLOWED_MANY, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MANY, MASQUERADED,
     MASQUERADED_OWN, OUTSIDE, RANGED, REMOTE, SERVICES, STICKY, address_key, destination,
-    hairpin_key, read_destination, remote_set, sets, slot_key, source_key, source_of_many_key,
-    sticky_sets, way_key,
+    hairpin_key, outside_map, read_destination, remote_set, sets, slot_key, source_key,
+    source_of_many_key, sticky_sets, way_key,
 };
 use crate::needs::{Needs, list_chain, remember_chain};
 use crate::room;
@@ -67,6 +67,9 @@ pub fn desire(
         ..TableContent::default()
     };
     let mut all = sets(family);
+    if needs.from_outside {
+        all.push(outside_map(family));
+    }
     if !needs.timeouts.is_empty() {
         all.extend(sticky_sets(family));
     }
@@ -87,12 +90,15 @@ pub fn desire(
 /// A table with a rule of every kind, for a check of what the kernel can do.
 #[must_use]
 pub fn everything(family: Family, config: &Config, node: &NodeInfo) -> TableContent {
-    let mut needs = Needs::default();
+    let mut needs = Needs {
+        from_outside: true,
+        ..Needs::default()
+    };
     for chain in ["pick-1", "local-pick-1", "remember-1", SEGMENTS] {
         needs.add_chain(chain);
     }
     let all = sets(family).into_iter().chain(sticky_sets(family));
-    let all = all.chain([remote_set(family)]);
+    let all = all.chain([remote_set(family), outside_map(family)]);
     let sized = |mut set: Set| {
         set.size = room::size(&set, &Elements::new(), config, None);
         (Arc::clone(&set.name), (set, Elements::new()))
@@ -136,6 +142,7 @@ impl<'a> Builder<'a> {
         let inside = self.list(key, way, &way.inside, false);
         self.add(SERVICES, way_key(key), Value::Verdict(inside));
         if let Some(list) = &way.outside {
+            self.needs.from_outside = true;
             let outside = self.list(key, way, list, true);
             self.add(OUTSIDE, way_key(key), Value::Verdict(outside));
         }

@@ -3,8 +3,9 @@
 //! Changes of some records, at a cost proportional to the change.
 //!
 //! Only changes that concern the changed records alone are followed. Where records interact (two of one address and
-//! port, the first list of a class, the first Service with affinity, the first import), the result is `None`, and everything is
-//! computed. The requests are always those that lead to what [`desire`](crate::desire) computes.
+//! port, the first list of a class, the first Service with affinity or with its own destinations for connections from
+//! outside, the first import), the result is `None`, and everything is computed. The requests are always those that
+//! lead to what [`desire`](crate::desire) computes.
 
 #[cfg(test)]
 mod tests;

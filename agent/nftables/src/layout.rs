@@ -67,7 +67,6 @@ pub(crate) fn sets(family: Family) -> Vec<Set> {
     };
     vec![
         Set::new(SERVICES, &way, Data::Verdict),
-        Set::new(OUTSIDE, &way, Data::Verdict),
         Set::new(ENDPOINTS, &slot, to()),
         Set::new(LOCAL_ENDPOINTS, &slot, to()),
         Set::new(CLUSTER_IPS, &[address], Data::None),
@@ -78,6 +77,12 @@ pub(crate) fn sets(family: Family) -> Vec<Set> {
         sources(ALLOWED, &from),
         sources(ALLOWED_MANY, &of_many),
     ]
+}
+
+/// The map that comes with the first way on which connections from outside have their own destinations.
+pub(crate) fn outside_map(family: Family) -> Set {
+    let way = [address_field(family), Field::Protocol, Field::Port];
+    Set::new(OUTSIDE, &way, Data::Verdict)
 }
 
 /// The maps that come with the first Service that has affinity.

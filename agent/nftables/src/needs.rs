@@ -7,20 +7,23 @@ use std::sync::Arc;
 
 use portolan_netlink::nftables::{TableContent, Value, Verdict};
 
-use crate::layout::STICKY;
+use crate::layout::{OUTSIDE, STICKY};
 use crate::rules::SEGMENTS;
 
 /// The chains that remember clients, before the seconds that they do so.
 const REMEMBER: &str = "remember-";
 
-/// The chains that are needed, of those that not every node needs. What is there stays: it costs nothing, and the
-/// next list that grows needs it again.
+/// The chains and rules that are needed, of those that not every node needs. What is there stays: it costs little, and
+/// the next list that grows needs it again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// The highest class of lists, if there is any.
     pub(crate) inside: Option<u32>,
     /// The same of lists for connections from outside.
     pub(crate) outside: Option<u32>,
+    /// `true` if connections from outside have their own destinations on a way. Without the rules for them a new
+    /// connection costs less.
+    pub(crate) from_outside: bool,
     /// Timeouts of affinity, in seconds.
     pub(crate) timeouts: BTreeSet<u32>,
     /// True if an import has segments to be clamped.
@@ -50,8 +53,9 @@ pub(crate) fn has_many_timeouts(observed: &TableContent) -> bool {
 }
 
 impl Needs {
-    /// Adds what chains in the kernel are there for. Of very many timeouts, those that a way has.
+    /// Adds what chains and maps in the kernel are there for. Of very many timeouts, those that a way has.
     pub(crate) fn add_observed(&mut self, observed: &TableContent) {
+        self.from_outside |= observed.sets.contains_key(OUTSIDE);
         for name in observed.chains.keys() {
             self.add_chain(name);
         }
@@ -83,12 +87,13 @@ impl Needs {
 #[cfg(test)]
 mod tests {
     use portolan_model::{
-        Affinity, Destination, Family, Frontend, FrontendAddress, FrontendKind, NodeTable, Record,
+        Affinity, Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable,
+        Record,
     };
     use portolan_plan::{Config, NodeFacts};
 
     use super::*;
-    use crate::tests::key;
+    use crate::tests::{key, record, vip};
     use crate::{Surplus, Ways, advance, desire, plan, plan_touched};
 
     fn table(seconds: Option<u32>) -> NodeTable {
@@ -130,6 +135,33 @@ mod tests {
         assert!(chains <= TIMEOUTS_KEPT + 2, "{chains}");
         let chains = chains_after(Surplus::Delete, (1..=50).map(Some));
         assert_eq!(chains, 50, "few stay");
+    }
+
+    #[test]
+    fn rules_for_connections_from_outside_come_with_the_first_way_that_needs_them() {
+        let (config, facts) = (Config::default(), NodeFacts::default());
+        let balanced = vip("192.0.2.1", FrontendKind::LoadBalancer, Lists::Local);
+        let inside = table(None);
+        let web = inside.records.values().map(|record| (**record).clone());
+        let outside = crate::tests::table(web.chain([record("balanced", vec![balanced], 1)]));
+        let desired = |table: &NodeTable, there: Option<&TableContent>| {
+            let ways = Ways::new(table, &facts);
+            desire(Family::V4, &ways, &config, &table.node, there).content
+        };
+        let rules = |content: &TableContent| content.chains["nat-in"].1.len();
+        let before = desired(&inside, None);
+        assert!(!before.sets.contains_key(OUTSIDE));
+
+        let mut ways = Ways::new(&inside, &facts);
+        let touched = ways.update(&inside, &outside, &facts).unwrap();
+        let followed = plan_touched(Family::V4, &config, &ways, &touched, &before);
+        assert_eq!(followed, None, "a map and rules are new");
+        let with = desired(&outside, Some(&before));
+        assert!(with.sets.contains_key(OUTSIDE) && rules(&with) > rules(&before));
+        // What is there stays, and the next way changes elements alone.
+        let after = desired(&inside, Some(&with));
+        assert_eq!(after.chains, with.chains);
+        assert!(after.sets[OUTSIDE].1.is_empty());
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub(crate) fn chains(family: Family, config: &Config, node: &NodeInfo, needs: &N
     writer.lists(true, needs.outside, needs);
     writer.base(NAT_IN, ChainKind::Nat, Hook::Prerouting, DSTNAT);
     writer.base(NAT_OUT, ChainKind::Nat, Hook::Output, DSTNAT);
-    writer.nat_in();
+    writer.nat_in(needs.from_outside);
     writer.decide(NAT_OUT);
     writer.base("nat-post", ChainKind::Nat, Hook::Postrouting, SRCNAT);
     let mut translated = is_translated();
@@ -182,13 +182,15 @@ impl Writer<'_> {
         ]
     }
 
-    fn nat_in(&mut self) {
+    fn nat_in(&mut self, from_outside: bool) {
         let chain = NAT_IN;
         self.ranges(chain);
-        self.pods_of_other_nodes(chain);
-        let mut outside = self.local(Operator::NotEqual).unwrap_or_default();
-        outside.extend(self.way_in(OUTSIDE, Lookup::Verdict));
-        self.rule(chain, outside);
+        if from_outside {
+            self.pods_of_other_nodes(chain);
+            let mut outside = self.local(Operator::NotEqual).unwrap_or_default();
+            outside.extend(self.way_in(OUTSIDE, Lookup::Verdict));
+            self.rule(chain, outside);
+        }
         self.services(chain);
     }
 
@@ -265,8 +267,9 @@ impl Writer<'_> {
         all.push(Expression::masquerade());
         self.rule(chain, all);
 
-        let mut own: Rule = Expression::is_local(Which::Source).into();
-        own.extend(self.original_way_in(MASQUERADED_OWN));
+        // The look-up of an address among those of the node costs the most, and few ways get so far.
+        let mut own = self.original_way_in(MASQUERADED_OWN);
+        own.extend(Expression::is_local(Which::Source));
         own.push(Expression::masquerade());
         self.rule(chain, own);
 
