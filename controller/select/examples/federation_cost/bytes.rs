@@ -16,17 +16,22 @@ const ALL: Limits = Limits {
     staged_bytes: usize::MAX,
 };
 
-/// The bytes of two streams of the objects of one cluster: the first one to the centre, and one that begins again.
-pub(crate) fn streams(world: World) -> [usize; 2] {
+/// The objects of one cluster, as its edge keeps them.
+pub(crate) fn outbox(world: World) -> Outbox {
     let mut outbox = Outbox::default();
     for change in world.objects(0) {
         outbox.apply(&change).expect("a small object");
     }
-    let mut centre = Partition::new(name_of(0), ALL);
-    [(); 2].map(|()| stream(&mut outbox, &mut centre))
+    outbox
 }
 
-fn stream(outbox: &mut Outbox, centre: &mut Partition) -> usize {
+/// The place at the centre for the objects of that cluster.
+pub(crate) fn partition() -> Partition {
+    Partition::new(name_of(0), ALL)
+}
+
+/// Sends the objects that the centre has not, and returns the bytes of the stream.
+pub(crate) fn stream(outbox: &mut Outbox, centre: &mut Partition) -> usize {
     let hashes = centre.begin();
     let stream = outbox
         .begin(&hashes)

@@ -75,7 +75,8 @@ fn local_first() {
 
 /// Measures the stream of an edge that begins again, and nothing has changed.
 fn resume(world: World) {
-    let [full, again] = bytes::streams(world);
+    let (mut outbox, mut centre) = (bytes::outbox(world), bytes::partition());
+    let [full, again] = [(); 2].map(|()| bytes::stream(&mut outbox, &mut centre));
     println!("figure edge_stream_full {full} bytes");
     println!("figure edge_stream_resumed {again} bytes");
     goal(
@@ -194,8 +195,17 @@ fn edges(world: World, pipeline: &mut Pipeline) {
     println!("figure event_slices_over_plans {:.2} x", slice / each);
 }
 
+/// The bytes of the tables of all clusters.
+fn table_bytes(world: World) -> usize {
+    let mut pipeline = world.load();
+    pipeline.flush();
+    allocate(&mut pipeline);
+    prepare(&pipeline.flush())
+}
+
 /// Loses a cluster, and has it again.
 fn loss(shape: &str, world: World, pipeline: &mut Pipeline) {
+    let all = num(table_bytes(world));
     for (what, lost) in [("loss", Some(0)), ("return", None)] {
         let start = processor_time();
         pipeline.set_states(world.states(lost));
@@ -204,9 +214,7 @@ fn loss(shape: &str, world: World, pipeline: &mut Pipeline) {
         let took = (processor_time() - start).as_secs_f64();
         let name = format!("{what}_of_a_cluster_{shape}");
         goal(&name, took, "s", "<=", 1.0);
-        println!(
-            "figure {name}_bytes {} bytes for each cluster",
-            bytes / world.clusters
-        );
+        let share = 100.0 * num(bytes) / all;
+        goal(&format!("{name}_bytes"), share, "%", "<=", 10.0);
     }
 }

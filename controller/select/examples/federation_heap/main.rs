@@ -6,6 +6,9 @@
 
 #![allow(clippy::print_stdout, reason = "its purpose")]
 
+#[path = "../federation_cost/bytes.rs"]
+#[expect(dead_code, reason = "no API server is compared with")]
+mod bytes;
 #[path = "../federation_cost/edges.rs"]
 mod edges;
 #[path = "../event_cost/figures.rs"]
@@ -27,6 +30,7 @@ static MEMORY: Cap<Jemalloc> = Cap::new(Jemalloc, usize::MAX);
 
 fn main() {
     tables(LARGE);
+    objects(LARGE);
     plans(SPREAD);
 }
 
@@ -47,6 +51,23 @@ fn tables(world: World) {
     drop(pipeline);
     let each = ratio(weight, endpoints(world));
     goal("heap_per_endpoint", each, "bytes", "<=", 500.0);
+}
+
+/// Measures the heap for each endpoint of one cluster behind an edge: of the objects that the edge sends, and of what the
+/// centre keeps of them beside its tables.
+fn objects(world: World) {
+    let count = world.services * world.endpoints;
+    let before = MEMORY.allocated();
+    let mut outbox = bytes::outbox(world);
+    let at_edge = MEMORY.allocated() - before;
+    let mut centre = bytes::partition();
+    bytes::stream(&mut outbox, &mut centre);
+    let at_centre = MEMORY.allocated() - before - at_edge;
+    let each = ratio(at_edge, count);
+    goal("heap_of_edge_objects", each, "bytes", "<=", 150.0);
+    let each = ratio(at_centre, count);
+    println!("figure heap_of_edge_objects_at_centre {each:.1} bytes for each endpoint");
+    drop((outbox, centre));
 }
 
 /// Measures the heap for each endpoint of a plan, where edges of all clusters get plans.
