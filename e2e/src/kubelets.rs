@@ -5,8 +5,10 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::cluster::{Cluster, control};
 use crate::lane::{self, Need};
-use crate::rig::{Host, Process, Rig, RigConfig};
+use crate::rig::{Family, Host, Node, Process, Rig, RigConfig};
 use crate::servers::Servers;
 use crate::wait::wait_with_pauses;
 
@@ -40,8 +42,10 @@ pub struct Kubelets {
     files: PathBuf,
     images: &'static [&'static str],
     directory: TempDir,
-    /// The machines.
-    pub rig: Rig,
+    /// The number in the rig of the cluster's first node.
+    first: usize,
+    /// The machines, which several clusters may share.
+    pub rig: Arc<Rig>,
 }
 
 impl Kubelets {
@@ -63,36 +67,49 @@ impl Kubelets {
         nodes: u8,
         images: &'static [&'static str],
     ) -> Option<Self> {
-        if !lane::provides(test, &[Need::Root, Need::Ipvs, Need::Guest]) {
-            return None;
-        }
-        let Some(files) = std::env::var_os(FILES).map(PathBuf::from) else {
-            lane::missing(
-                test,
-                "needs images and programs of nodes (e2e/test makes them)",
-            );
-            return None;
-        };
-        if let Some(absent) = images.iter().find(|images| !files.join(images).is_dir()) {
-            lane::missing(test, &format!("needs {absent} (e2e/nodes/{absent})"));
-            return None;
-        }
-        Some(Self::start(files, nodes, images).expect("a cluster of real nodes"))
+        let files = files_or_skip(test, images)?;
+        let rig = rig(nodes).expect("a rig");
+        let cluster = Self::start(files, rig, 0..nodes.into(), &Family::ALL, images);
+        Some(cluster.expect("a cluster of real nodes"))
     }
 
-    fn start(files: PathBuf, nodes: u8, images: &'static [&'static str]) -> Result<Self> {
+    /// Starts clusters of one node each in one rig: `node1` is that of the first cluster. Each knows the ways to the pods
+    /// of the others. Services have addresses of these families.
+    ///
+    /// # Panics
+    /// If a cluster does not start.
+    pub fn start_clusters_or_skip(
+        test: &str,
+        clusters: u8,
+        families: &'static [Family],
+        images: &'static [&'static str],
+    ) -> Option<Vec<Self>> {
+        let files = files_or_skip(test, images)?;
+        let rig = rig(clusters).expect("a rig");
+        let start = |number| {
+            let nodes = number..number + 1;
+            Self::start(files.clone(), Arc::clone(&rig), nodes, families, images)
+        };
+        let clusters: Result<_> = (0..clusters.into()).map(start).collect();
+        Some(clusters.expect("clusters of a real node each"))
+    }
+
+    fn start(
+        files: PathBuf,
+        rig: Arc<Rig>,
+        nodes: Range<usize>,
+        families: &'static [Family],
+        images: &'static [&'static str],
+    ) -> Result<Self> {
         let directory = TempDir::new()?;
-        let rig = Rig::new(RigConfig {
-            nodes,
-            ..RigConfig::CLUSTER
-        })?;
-        let names: Vec<String> = (0..rig.nodes().len()).map(Cluster::node_name).collect();
+        let names: Vec<String> = nodes.clone().map(Cluster::node_name).collect();
         let control = control(&rig);
-        for node in rig.nodes() {
+        for node in &rig.nodes()[nodes.clone()] {
             control.add_route(&node.pod_range_v4(), node.v4().into())?;
             control.add_route(&node.pod_range_v6(), node.v6().into())?;
         }
-        let start = || Servers::start_for_kubelets(directory.path(), control.v4(), &names);
+        let start =
+            || Servers::start_for_kubelets(directory.path(), control.v4(), &names, families);
         let servers = control.namespace().run(start)??;
         let mut command = Command::new(files.join("bin/kube-scheduler"));
         command
@@ -107,6 +124,7 @@ impl Kubelets {
             files,
             images,
             directory,
+            first: nodes.start,
             rig,
         };
         for number in 0..names.len() {
@@ -116,10 +134,25 @@ impl Kubelets {
         Ok(kubelets)
     }
 
+    /// The name of a node, by its number in the cluster.
+    #[must_use]
+    pub fn node_name(&self, number: usize) -> String {
+        Cluster::node_name(self.first + number)
+    }
+
+    /// A node, by its number in the cluster.
+    ///
+    /// # Panics
+    /// If the cluster has no such node.
+    #[must_use]
+    pub fn node(&self, number: usize) -> &Node {
+        self.rig.node(self.first + number)
+    }
+
     /// Starts containerd and the kubelet of a node.
     pub fn start_node(&mut self, number: usize) -> Result<()> {
-        let name = Cluster::node_name(number);
-        let node = self.rig.node(number);
+        let name = self.node_name(number);
+        let node = self.node(number);
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("nodes/node"));
         command
             .arg(&name)
@@ -138,7 +171,7 @@ impl Kubelets {
     pub fn kill_node(&mut self, number: usize) -> Result<()> {
         self.nodes[number] = None;
         // A test that has entered a pod keeps its network alive.
-        let node = self.rig.node(number);
+        let node = self.node(number);
         let links = node.exec(&["ip", "-brief", "link", "show", "type", "veth"])?;
         for link in links
             .lines()
@@ -156,7 +189,7 @@ impl Kubelets {
     pub fn wait_until_ready(&mut self) -> Result<()> {
         for number in 0..self.nodes.len() {
             let condition = "--for=condition=Ready";
-            let name = Cluster::node_name(number);
+            let name = self.node_name(number);
             let waited = wait_with_pauses(&format!("{name} to be ready"), LIMIT, LOOK, || {
                 let running = self.nodes[number].as_mut().is_some_and(Process::is_running);
                 if !running {
@@ -294,6 +327,35 @@ impl Kubelets {
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
+}
+
+/// A rig with so many nodes.
+fn rig(nodes: u8) -> Result<Arc<Rig>> {
+    let rig = Rig::new(RigConfig {
+        nodes,
+        ..RigConfig::CLUSTER
+    });
+    rig.map(Arc::new)
+}
+
+/// The directory that `e2e/nodes/files` made, if it has these directories of images; otherwise prints that the test is
+/// skipped, and the reason.
+fn files_or_skip(test: &str, images: &[&str]) -> Option<PathBuf> {
+    if !lane::provides(test, &[Need::Root, Need::Ipvs, Need::Guest]) {
+        return None;
+    }
+    let Some(files) = std::env::var_os(FILES).map(PathBuf::from) else {
+        lane::missing(
+            test,
+            "needs images and programs of nodes (e2e/test makes them)",
+        );
+        return None;
+    };
+    if let Some(absent) = images.iter().find(|images| !files.join(images).is_dir()) {
+        lane::missing(test, &format!("needs {absent} (e2e/nodes/{absent})"));
+        return None;
+    }
+    Some(files)
 }
 
 /// A process of a container of the pod with this name. The runtime writes the pod's name into each

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::config::{Nodes, api_args, etcd_args, manager_args, write_credentials};
 pub use self::kube_proxy::{ApiOnLan, KubeProxies};
@@ -29,16 +29,23 @@ pub use self::proxy::{ApiProxy, slice_path};
 use crate::cluster::control;
 use crate::lane::{self, Need};
 use crate::ports;
-use crate::rig::{Rig, RigConfig};
+use crate::rig::{Family, Rig, RigConfig};
 use crate::wait::pause;
 
 /// The pause between two checks through kubectl, each of which takes processor time from the
 /// server.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A Service that requires an address of each family.
-const DUAL_STACK: &str = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"},
-    "spec": {"ipFamilyPolicy": "RequireDualStack", "ports": [{"port": 1}]}}"#;
+/// A Service that requires an address of each of these families.
+fn probe(families: &[Family]) -> String {
+    let policy = match families {
+        [_] => "SingleStack",
+        _ => "RequireDualStack",
+    };
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"},
+        "spec": {"ipFamilyPolicy": policy, "ports": [{"port": 1}]}});
+    service.to_string()
+}
 
 /// kubectl as administrator of the servers.
 #[derive(Debug)]
@@ -167,9 +174,14 @@ impl Servers {
     }
 
     /// The same for real kubelets: with RBAC and all controllers, reached by nodes of these names
-    /// at `address`. `NAME.kubeconfig` in `dir` is for each of them.
-    pub fn start_for_kubelets(dir: &Path, address: Ipv4Addr, names: &[String]) -> Result<Self> {
-        Self::start_for(dir, Nodes::Kubelets(address), names)
+    /// at `address`. `NAME.kubeconfig` in `dir` is for each of them. Services have addresses of `families`.
+    pub fn start_for_kubelets(
+        dir: &Path,
+        address: Ipv4Addr,
+        names: &[String],
+        families: &'static [Family],
+    ) -> Result<Self> {
+        Self::start_for(dir, Nodes::Kubelets(address, families), names)
     }
 
     /// Starts the servers with RBAC and the controllers of Deployments and StatefulSets, for `test`, or prints that
@@ -212,8 +224,9 @@ impl Servers {
         manager.wait_for("default service account", || kubectl.succeeds(&account, ""))?;
         // The address ranges are not part of /readyz: Services created at once could be refused.
         let create = ["create", "--dry-run=server", "-f", "-"];
+        let service = probe(nodes.families());
         api.wait_for("addresses for Services", || {
-            kubectl.succeeds(&create, DUAL_STACK)
+            kubectl.succeeds(&create, &service)
         })?;
 
         Ok(Self {
@@ -329,6 +342,36 @@ fn run_api(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The administrators' kubeconfigs of clusters as one, with a context of each cluster's name. The first is the current
+/// one.
+pub fn merged_kubeconfig(clusters: &[(&str, &Servers)]) -> Result<Value> {
+    let mut merged =
+        json!({"apiVersion": "v1", "kind": "Config", "clusters": [], "users": [], "contexts": []});
+    merged["current-context"] = clusters.first().map(|(name, _)| *name).into();
+    for (name, servers) in clusters {
+        let text = std::fs::read_to_string(servers.kubeconfig())?;
+        let one: Value = serde_json::from_str(&text)?;
+        let entries = [
+            (
+                "clusters",
+                json!({"name": name, "cluster": one["clusters"][0]["cluster"]}),
+            ),
+            (
+                "users",
+                json!({"name": name, "user": one["users"][0]["user"]}),
+            ),
+            (
+                "contexts",
+                json!({"name": name, "context": {"cluster": name, "user": name}}),
+            ),
+        ];
+        for (list, entry) in entries {
+            merged[list].as_array_mut().context(list)?.push(entry);
+        }
+    }
+    Ok(merged)
 }
 
 fn accepts(port: u16) -> bool {

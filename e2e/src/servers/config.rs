@@ -10,6 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::rig::Family;
+
 /// kube-controller-manager runs only these. Slices and namespaces are deleted by the last two;
 /// controllers that act on nodes without a kubelet would undo the set-up of a test.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
@@ -50,8 +52,8 @@ pub(super) enum Nodes {
     Written,
     /// The same with pods of Deployments and StatefulSets, and with RBAC.
     Workloads,
-    /// Real kubelets, which reach the API server at this address.
-    Kubelets(Ipv4Addr),
+    /// Real kubelets, which reach the API server at this address. Services have addresses of these families.
+    Kubelets(Ipv4Addr, &'static [Family]),
 }
 
 impl Nodes {
@@ -59,8 +61,25 @@ impl Nodes {
     pub(super) fn api_address(self) -> Ipv4Addr {
         match self {
             Self::Written | Self::Workloads => Ipv4Addr::LOCALHOST,
-            Self::Kubelets(address) => address,
+            Self::Kubelets(address, _) => address,
         }
+    }
+
+    /// The families of addresses of Services.
+    pub(super) fn families(self) -> &'static [Family] {
+        match self {
+            Self::Written | Self::Workloads => &Family::ALL,
+            Self::Kubelets(_, families) => families,
+        }
+    }
+
+    fn service_ranges(self) -> String {
+        let range = |family: &Family| match family {
+            Family::V4 => "10.96.0.0/16",
+            Family::V6 => "fd00:10:96::/112",
+        };
+        let ranges: Vec<_> = self.families().iter().map(range).collect();
+        ranges.join(",")
     }
 
     fn api_args(self) -> Vec<String> {
@@ -79,7 +98,7 @@ impl Nodes {
                 "--advertise-address=192.0.2.1".into(),
                 "--endpoint-reconciler-type=none".into(),
             ],
-            Self::Kubelets(address) => vec![
+            Self::Kubelets(address, _) => vec![
                 "--bind-address=0.0.0.0".into(),
                 format!("--advertise-address={address}"),
                 "--authorization-mode=Node,RBAC".into(),
@@ -105,7 +124,7 @@ pub(super) fn api_args(dir: &Path, etcd_port: u16, port: u16, nodes: Nodes) -> V
             "--service-account-signing-key-file={}",
             file("accounts.key")
         ),
-        "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112".into(),
+        format!("--service-cluster-ip-range={}", nodes.service_ranges()),
         "--enable-priority-and-fairness=false".into(),
         // A single server needs no identity (nor features that build on it). If the machine's host
         // name is not a label value, such as a guest's "(none)", the feature fails and delays the
@@ -126,7 +145,7 @@ pub(super) fn manager_args(dir: &Path, kubeconfig: &Path, nodes: Nodes) -> Vec<S
     let controllers = match nodes {
         Nodes::Written => CONTROLLERS.to_owned(),
         Nodes::Workloads => format!("{CONTROLLERS},{WORKLOADS}"),
-        Nodes::Kubelets(_) => ALL_CONTROLLERS.to_owned(),
+        Nodes::Kubelets(..) => ALL_CONTROLLERS.to_owned(),
     };
     vec![
         format!("--kubeconfig={}", kubeconfig.display()),
@@ -158,7 +177,7 @@ pub(super) fn write_credentials(
     for node in nodes {
         let token = random_token()?;
         let user = match of {
-            Nodes::Kubelets(_) => format!("system:node:{node},{node},system:nodes"),
+            Nodes::Kubelets(..) => format!("system:node:{node},{node},system:nodes"),
             _ => format!("{node},{node}"),
         };
         tokens += &format!("{token},{user}\n");

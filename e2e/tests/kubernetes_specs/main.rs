@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod mcs;
+
 use std::env;
 use std::fs;
 use std::io::Write as _;

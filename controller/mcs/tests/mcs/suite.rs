@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::{Value, json};
+use portolan_e2e::servers::merged_kubeconfig;
 
 use crate::world::World;
 
@@ -15,7 +15,12 @@ use crate::world::World;
 /// `target/test/mcs`. Returns what it printed, and whether it passed.
 pub(crate) fn run(world: &World, suite: &OsStr) -> (String, bool) {
     let kubeconfig = world.dir.path().join("suite.kubeconfig");
-    fs::write(&kubeconfig, merged(world).to_string()).unwrap();
+    let clusters = world.members.iter();
+    let clusters: Vec<_> = clusters
+        .map(|member| (member.name, &member.servers))
+        .collect();
+    let merged = merged_kubeconfig(&clusters).unwrap();
+    fs::write(&kubeconfig, merged.to_string()).unwrap();
     let report = report();
     fs::create_dir_all(&report).unwrap();
     let output = Command::new(suite)
@@ -43,31 +48,4 @@ pub(crate) fn run(world: &World, suite: &OsStr) -> (String, bool) {
 
 fn report() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test/mcs")
-}
-
-/// The administrators' kubeconfigs as one, with a context of each cluster's name.
-fn merged(world: &World) -> Value {
-    let read = |path: &Path| -> Value {
-        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
-    };
-    let all: Vec<(&str, Value)> = world
-        .members
-        .iter()
-        .map(|member| (member.name, read(member.servers.kubeconfig())))
-        .collect();
-    let clusters = all
-        .iter()
-        .map(|(name, config)| json!({"name": name, "cluster": config["clusters"][0]["cluster"]}));
-    let users = all
-        .iter()
-        .map(|(name, config)| json!({"name": name, "user": config["users"][0]["user"]}));
-    let contexts = all
-        .iter()
-        .map(|(name, _)| json!({"name": name, "context": {"cluster": name, "user": name}}));
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "alpha",
-        "clusters": clusters.collect::<Vec<_>>(),
-        "users": users.collect::<Vec<_>>(),
-        "contexts": contexts.collect::<Vec<_>>(),
-    })
 }
