@@ -68,6 +68,10 @@ alerts: ## Check the alerts of the chart with promtool (the first time builds it
 conformance-e2e: setup ## Run Kubernetes' own specs of networks on real kubelets; FOCUS=, SKIP=, NODES= and PROXY= choose others
 	@PROXY='$(PROXY)' FOCUS='$(value FOCUS)' SKIP='$(value SKIP)' e2e/conformance-e2e
 
+.PHONY: conformance-mcs
+conformance-mcs: setup ## Run the conformance suite of the MCS API on real kubelets; SUITE= names its program, built elsewhere
+	@FAMILIES='$(FAMILIES)' DATAPLANE='$(DATAPLANE)' FOCUS='$(value FOCUS)' e2e/conformance-mcs '$(SUITE)'
+
 .PHONY: fuzz
 fuzz: ## Fuzz decoders, parsers and importers, 15 s each target; e2e/fuzz/run SECONDS for longer
 	@e2e/fuzz/run

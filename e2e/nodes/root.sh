@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 # Makes the root directory $1 with the packages of the lists $2 and so on, busybox's applets where they have no such
-# program, and what every image has.
+# program, and users, groups and directories.
 make_root() {
     local root=$1 list package applet
     shift
@@ -18,7 +18,7 @@ make_root() {
         done < <(pinned "$list")
     done
     for applet in nc netcat; do ln -sf nc.openbsd "$root/bin/$applet"; done
-    # Its own wget ends with a fault of memory (1.35.0); that package's comes first.
+    # busybox's wget crashes (1.35.0), so that of the package wget goes before it.
     while read -r applet; do
         [ -e "$root/bin/$applet" ] || [ -L "$root/bin/$applet" ] || [ -e "$root/sbin/$applet" ] || ln -s busybox "$root/bin/$applet"
     done < <("$root/bin/busybox" --list)

@@ -16,6 +16,7 @@ pub mod figure;
 pub mod kubelets;
 pub mod lane;
 pub mod listing;
+pub mod mcs;
 pub mod objects;
 pub mod ports;
 pub mod programs;

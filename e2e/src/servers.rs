@@ -344,36 +344,6 @@ fn run_api(
     }
 }
 
-/// The administrators' kubeconfigs of clusters as one, with a context of each cluster's name. The first is the current
-/// one.
-pub fn merged_kubeconfig(clusters: &[(&str, &Servers)]) -> Result<Value> {
-    let mut merged =
-        json!({"apiVersion": "v1", "kind": "Config", "clusters": [], "users": [], "contexts": []});
-    merged["current-context"] = clusters.first().map(|(name, _)| *name).into();
-    for (name, servers) in clusters {
-        let text = std::fs::read_to_string(servers.kubeconfig())?;
-        let one: Value = serde_json::from_str(&text)?;
-        let entries = [
-            (
-                "clusters",
-                json!({"name": name, "cluster": one["clusters"][0]["cluster"]}),
-            ),
-            (
-                "users",
-                json!({"name": name, "user": one["users"][0]["user"]}),
-            ),
-            (
-                "contexts",
-                json!({"name": name, "context": {"cluster": name, "user": name}}),
-            ),
-        ];
-        for (list, entry) in entries {
-            merged[list].as_array_mut().context(list)?.push(entry);
-        }
-    }
-    Ok(merged)
-}
-
 fn accepts(port: u16) -> bool {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }

@@ -182,7 +182,7 @@ pub(crate) fn other_name(set: &str) -> Option<&'static str> {
     })
 }
 
-/// The name of a set before it was made anew.
+/// The first of a set's two names.
 pub(crate) fn first_name(set: &str) -> &str {
     let is_second = |(_, second): &(&str, &str)| *second == set;
     let found = NAMES.into_iter().find(is_second);

@@ -13,8 +13,8 @@ use crate::rules::SEGMENTS;
 /// The chains that remember clients, before the seconds that they do so.
 const REMEMBER: &str = "remember-";
 
-/// The chains and rules that are needed, of those that not every node needs. What is there stays: it costs little, and
-/// the next list that grows needs it again.
+/// The chains and rules that are needed, of those that not every node needs. What is there stays, also of an earlier
+/// agent: the next list that grows, or the next Service of its kind, needs it again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// The highest class of lists, if there is any.
@@ -162,6 +162,10 @@ mod tests {
         let after = desired(&inside, Some(&with));
         assert_eq!(after.chains, with.chains);
         assert!(after.sets[OUTSIDE].1.is_empty());
+        let mut ways = Ways::new(&inside, &facts);
+        let touched = ways.update(&inside, &outside, &facts).unwrap();
+        let followed = plan_touched(Family::V4, &config, &ways, &touched, &after);
+        assert_eq!(followed, Some(plan(&with, Some(&after), Surplus::Delete)));
     }
 
     #[test]

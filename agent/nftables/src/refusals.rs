@@ -319,28 +319,28 @@ impl<'a> LeftOut<'a> {
         requests.filter(has_elements).collect()
     }
 
-    /// The chains that would be deleted, and to which elements of records that are left out still lead.
+    /// The chains that would be deleted and stay: all of them, if elements of records that are left out still lead to one,
+    /// which may lead to others.
     fn still_needed(&self, requests: &[Request], shared: &Shared) -> BTreeSet<Arc<str>> {
         let deleted = requests.iter().filter_map(|request| match request {
             Request::DelChain(chain) => Some(chain),
             _ => None,
         });
-        let deleted: BTreeSet<&Arc<str>> = deleted.collect();
-        let mut needed = BTreeSet::new();
-        for request in requests.iter().filter(|_| !deleted.is_empty()) {
-            let Request::DelElements(set, elements) = request else {
-                continue;
-            };
-            for (key, value) in elements {
-                if let Value::Verdict(Verdict::Goto(to) | Verdict::Jump(to)) = value
-                    && deleted.contains(to)
-                    && self.is_left_out(set, key, shared)
-                {
-                    needed.insert(Arc::clone(to));
-                }
-            }
+        let deleted: BTreeSet<Arc<str>> = deleted.cloned().collect();
+        let leads_there = |value: &Value| match value {
+            Value::Verdict(Verdict::Goto(to) | Verdict::Jump(to)) => deleted.contains(to),
+            _ => false,
+        };
+        let is_needed = |request: &Request| match request {
+            Request::DelElements(set, elements) => elements
+                .iter()
+                .any(|(key, value)| leads_there(value) && self.is_left_out(set, key, shared)),
+            _ => false,
+        };
+        match !deleted.is_empty() && requests.iter().any(is_needed) {
+            true => deleted,
+            false => BTreeSet::new(),
         }
-        needed
     }
 
     /// Counts the records that are left out by each endpoint that records share.

@@ -267,7 +267,7 @@ impl Writer<'_> {
         all.push(Expression::masquerade());
         self.rule(chain, all);
 
-        // The look-up of an address among those of the node costs the most, and few ways get so far.
+        // The look-up of an address among those of the node costs the most, and few connections get so far.
         let mut own = self.original_way_in(MASQUERADED_OWN);
         own.extend(Expression::is_local(Which::Source));
         own.push(Expression::masquerade());

@@ -112,6 +112,8 @@ impl<'a> Walk<'a> {
         let is_outside = self.is_own_pod() != Some(true) || self.is_of_other_node();
         if self.packet.origin != Origin::Node
             && is_outside
+            // Without the map there are no rules that look into it.
+            && self.content.sets.contains_key(OUTSIDE)
             && let Some(outcome) = self.follow(OUTSIDE, LOCAL_ENDPOINTS)
         {
             return outcome;

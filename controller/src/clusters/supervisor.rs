@@ -297,6 +297,7 @@ impl Supervisor {
             self.guard.1.forget(&name);
             self.lock().remove(&name);
             self.members.forget(&name);
+            self.secrets.forget(&name);
             self.seats.close(&name);
             tracing::info!(cluster = %name, "cluster left; its agents keep the last table");
             self.changes.send(ClusterChange::Left(name)).await?;

@@ -28,6 +28,13 @@ use serde_json::json;
 const CONFORMANCE: f64 = 47.0;
 /// The VIP of Portolan's controllers, which CoreDNS asks for names.
 const NAMES: &str = "10.96.0.53";
+/// The plugin of CoreDNS for the names of a cluster, as its API server has them.
+const OWN_NAMES: [&str; 4] = [
+    "kubernetes cluster.local in-addr.arpa ip6.arpa {",
+    "pods insecure",
+    "ttl 5",
+    "}",
+];
 /// Ends a run in good time before the guest's own deadline.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
@@ -104,17 +111,13 @@ fn spread_over_zones(kubelets: &Kubelets) {
 fn names(proxy: &Proxy) -> String {
     match proxy {
         Proxy::Portolan(_) => format!("grpc . {NAMES}:5300"),
-        Proxy::KubeProxy(_) => {
-            // In a block of YAML, whose lines are indented.
-            let lines = [
-                "kubernetes cluster.local in-addr.arpa ip6.arpa {",
-                "pods insecure",
-                "ttl 5",
-                "}",
-            ];
-            lines.join("\n        ")
-        }
+        Proxy::KubeProxy(_) => indented(&OWN_NAMES),
     }
+}
+
+/// Lines in a block of YAML of `dns.yaml`.
+fn indented(lines: &[&str]) -> String {
+    lines.join("\n        ")
 }
 
 /// Starts the service proxy, and waits until it has programmed all nodes.

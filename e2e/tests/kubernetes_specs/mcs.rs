@@ -8,14 +8,14 @@ use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
 use portolan_e2e::cluster::{agent_is_ready, control};
 use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::kubelets::{Kubelets, LIMIT};
+use portolan_e2e::mcs::{merged_kubeconfig, permissions, suite};
 use portolan_e2e::programs::{self, Source};
 use portolan_e2e::rig::{Family, Process};
-use portolan_e2e::servers::merged_kubeconfig;
 use portolan_e2e::specs::{Outcome, parse};
 use serde_json::{Value, json};
 
@@ -23,6 +23,8 @@ use serde_json::{Value, json};
 const NAMES: [&str; 2] = ["alpha", "beta"];
 /// The number of specs of the suite's release 0.5.0.
 const SPECS: usize = 27;
+/// The deadline of all specs, in minutes, before that of the guest.
+const MINUTES: u64 = 150;
 /// The port at which the controller serves agents.
 const PORT: u16 = 9443;
 /// The port of the names of imports of the first cluster. That of the next one follows.
@@ -35,7 +37,7 @@ const SYSTEM: &str = "kube-system";
 #[test]
 #[ignore = "needs the conformance suite of the MCS API, built elsewhere: e2e/conformance-mcs"]
 fn the_mcs_suite_passes() {
-    let suite = env::var_os("PORTOLAN_MCS_SUITE").expect("PORTOLAN_MCS_SUITE");
+    let program = env::var_os("PORTOLAN_MCS_SUITE").expect("PORTOLAN_MCS_SUITE");
     let families: &[Family] = match variable("FAMILIES").as_str() {
         "ipv4" => &[Family::V4],
         _ => &Family::ALL,
@@ -52,23 +54,24 @@ fn the_mcs_suite_passes() {
     for (number, cluster) in clusters.iter().enumerate() {
         start_coredns(cluster, number);
     }
-    let outcomes = run_suite(&clusters, Path::new(&suite), &directory);
+    let outcomes = run_suite(&clusters, Path::new(&program), &directory);
     let passed = outcomes.iter().filter(|outcome| outcome.passed()).count();
     let mut stdout = std::io::stdout();
     for outcome in &outcomes {
         writeln!(stdout, "{outcome}").unwrap();
     }
     writeln!(stdout, "{passed} of {} specs passed", outcomes.len()).unwrap();
+    if passed < outcomes.len() {
+        let states = clusters.iter().map(|cluster| cluster.describe(SYSTEM));
+        fs::write(directory.join("kube-system"), states.collect::<String>()).unwrap();
+    }
+    assert!(!outcomes.is_empty(), "no spec matches");
+    assert_eq!(passed, outcomes.len(), "some specs failed");
     if variable("FOCUS").is_empty() {
         let goal = Some(Goal::AtLeast(SPECS as f64));
         figure("mcs_suite_passed", passed as f64, "specs", goal);
         assert_eq!(outcomes.len(), SPECS, "the suite has other specs");
     }
-    if passed < outcomes.len() {
-        let states = clusters.iter().map(|cluster| cluster.describe(SYSTEM));
-        fs::write(directory.join("kube-system"), states.collect::<String>()).unwrap();
-    }
-    assert_eq!(passed, outcomes.len(), "some specs failed");
     drop(programs);
 }
 
@@ -128,8 +131,8 @@ fn names_address(cluster: &Kubelets, number: usize) -> SocketAddr {
 fn join(cluster: &Kubelets, number: usize) -> PathBuf {
     let apply = ["apply", "--server-side", "--filename=-"];
     let crds = fs::read_to_string(cluster.files().join("mcs/crds.yaml")).unwrap();
-    for objects in [crds, role()] {
-        cluster.kubectl_with_input(&apply, &objects).unwrap();
+    for objects in [crds.as_str(), permissions()] {
+        cluster.kubectl_with_input(&apply, objects).unwrap();
     }
     let account = ["create", "serviceaccount", ACCOUNT, "--namespace", SYSTEM];
     cluster.kubectl(&account).unwrap();
@@ -143,15 +146,6 @@ fn join(cluster: &Kubelets, number: usize) -> PathBuf {
         .join(format!("{}.kubeconfig", NAMES[number]));
     fs::write(&path, kubeconfig.to_string()).unwrap();
     path
-}
-
-/// The account's permissions in the documentation.
-fn role() -> String {
-    let page = include_str!("../../../docs/clusters.md");
-    let blocks = page.split("```yaml\n").skip(1);
-    let mut blocks = blocks.filter_map(|rest| Some(rest.split_once("```")?.0));
-    let role = blocks.find(|block| block.contains("kind: ClusterRole\n"));
-    role.expect("a ClusterRole in docs/clusters.md").to_owned()
 }
 
 fn cluster_set() -> Value {
@@ -177,22 +171,16 @@ fn member(cluster: &Kubelets, number: usize, kubeconfig: &Path, families: &[Fami
 
 /// Starts a cluster's name server: its own names from the API server, those of imports from the controller.
 fn start_coredns(cluster: &Kubelets, number: usize) {
-    let lines = [
-        "kubernetes cluster.local in-addr.arpa ip6.arpa {",
-        "pods insecure",
-        "ttl 5",
-        "}",
-        &format!("grpc clusterset.local {}", names_address(cluster, number)),
-    ];
-    // In a block of YAML, whose lines are indented.
-    let objects = include_str!("dns.yaml").replace("$NAMES", &lines.join("\n        "));
+    let imports = format!("grpc clusterset.local {}", names_address(cluster, number));
+    let names = [&super::OWN_NAMES[..], &[&imports]].concat();
+    let objects = include_str!("dns.yaml").replace("$NAMES", &super::indented(&names));
     let apply = ["apply", "--filename=-"];
     cluster.kubectl_with_input(&apply, &objects).unwrap();
     cluster.rolled_out(SYSTEM, "deployment/coredns").unwrap();
 }
 
 /// Runs the suite; its report and log go to the directory of results.
-fn run_suite(clusters: &[Kubelets], suite: &Path, directory: &Path) -> Vec<Outcome> {
+fn run_suite(clusters: &[Kubelets], program: &Path, directory: &Path) -> Vec<Outcome> {
     let servers = clusters.iter().map(Kubelets::servers);
     let members: Vec<_> = NAMES.into_iter().zip(servers).collect();
     let kubeconfig = clusters[0].directory().join("suite.kubeconfig");
@@ -202,21 +190,17 @@ fn run_suite(clusters: &[Kubelets], suite: &Path, directory: &Path) -> Vec<Outco
     )
     .unwrap();
     let report = directory.join("suite.json");
-    let mut command = Command::new(suite);
+    let mut command = suite(program, &kubeconfig, &NAMES, directory);
     command
-        .arg("-kubeconfig")
-        .arg(&kubeconfig)
-        .arg(format!("-contexts={}", NAMES.join(",")))
-        .args(["-organization=Portolan", "-project=Portolan"])
-        .args(["-version=development", "-url=https://portolan.dev"])
-        .args(["-test.v", "--ginkgo.no-color", "--ginkgo.timeout=3h"])
+        .arg(format!("--ginkgo.timeout={MINUTES}m"))
         .arg(format!("--ginkgo.json-report={}", report.display()))
-        .arg(format!("--ginkgo.focus={}", variable("FOCUS")))
-        .current_dir(directory);
+        .arg(format!("--ginkgo.focus={}", variable("FOCUS")));
     let control = control(&clusters[0].rig);
     let process = Process::spawn(control.namespace(), "suite", &mut command, directory);
     let mut process = process.unwrap();
-    process.wait(super::LIMIT).unwrap();
+    // A suite that is over its time still writes its report.
+    let limit = Duration::from_secs(60 * (MINUTES + 5));
+    process.wait(limit).unwrap();
     let text = fs::read_to_string(&report);
     let text = text.unwrap_or_else(|error| panic!("{error}: {}", process.log().unwrap()));
     parse(&text).unwrap()

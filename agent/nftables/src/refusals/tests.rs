@@ -270,7 +270,7 @@ fn a_refused_endpoint_takes_the_records_that_have_it() {
 }
 
 #[test]
-fn many_refused_endpoints_are_not_compared_with_those_of_all_records() {
+fn many_refused_endpoints_take_their_records_in_one_attempt() {
     const RECORDS: u16 = 3_000;
     let mut kernel = Kernel::new(|set, _| set == HAIRPIN);
     let record_of = |number: u16| {
@@ -281,7 +281,7 @@ fn many_refused_endpoints_are_not_compared_with_those_of_all_records() {
     for number in 0..RECORDS {
         add_own(&mut all, &number.to_string(), number);
     }
-    // Each endpoint with those of each record would be nine million comparisons.
+    // Each endpoint compared with those of each record would be nine million comparisons.
     let left_out = kernel.program(&all).unwrap();
     assert_eq!(left_out.len(), usize::from(RECORDS));
     assert_eq!(kernel.attempts, 3);

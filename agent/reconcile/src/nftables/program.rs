@@ -48,7 +48,10 @@ impl NftablesReconciler {
             });
             let is_whole = change.is_none();
             // In a new set the permitted sources of a record that is left out would be missing.
-            let renews = surplus == Surplus::Delete && !is_refused && self.failed.is_empty();
+            let renews = surplus == Surplus::Delete
+                && !is_refused
+                && self.failed.is_empty()
+                && attempt < ATTEMPTS;
             let requests =
                 change.unwrap_or_else(|| self.plan(family, table, there.as_ref(), surplus, renews));
             outcome.planned_in += began.elapsed();
@@ -69,7 +72,8 @@ impl NftablesReconciler {
             let table = leaves_out.then_some(table);
             match self.commit(family, table, requests, &mut observed, outcome)? {
                 Err(CommitError::Outdated) => {}
-                Err(CommitError::Refused(_)) if !leaves_out => is_refused = true,
+                // Against a fresh reading, it was the new set.
+                Err(CommitError::Refused(_)) if !leaves_out => is_refused |= is_fresh,
                 Err(error) => return Ok(Err(error)),
                 Ok(left_out) => {
                     self.programmed(family, observed, is_whole);

@@ -131,7 +131,7 @@ impl OverrideStore {
                 }
                 Some(Err(_)) | None => {}
             }
-            // Without a directory that can be read too: the next start has nothing but the disk then.
+            // Also while the directory cannot be read: the next start has nothing but the disk then.
             self.save_maintenance(&mut disk).await;
             let is_saved = disk.content.is_some();
             let waits = !is_saved || matches!(*directory.borrow(), Some(Some(_)));

@@ -5,15 +5,14 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use portolan_e2e::servers::merged_kubeconfig;
+use portolan_e2e::mcs::{merged_kubeconfig, suite};
 
 use crate::world::World;
 
 /// Runs the suite against both clusters, the first of which is the exporting one. Its report stays in
 /// `target/test/mcs`. Returns what it printed, and whether it passed.
-pub(crate) fn run(world: &World, suite: &OsStr) -> (String, bool) {
+pub(crate) fn run(world: &World, program: &OsStr) -> (String, bool) {
     let kubeconfig = world.dir.path().join("suite.kubeconfig");
     let clusters = world.members.iter();
     let clusters: Vec<_> = clusters
@@ -23,17 +22,8 @@ pub(crate) fn run(world: &World, suite: &OsStr) -> (String, bool) {
     fs::write(&kubeconfig, merged.to_string()).unwrap();
     let report = report();
     fs::create_dir_all(&report).unwrap();
-    let output = Command::new(suite)
-        .current_dir(&report)
-        .arg("-kubeconfig")
-        .arg(&kubeconfig)
-        .args(["-contexts=alpha,beta", "-dns-domain=clusterset.local"])
-        .args([
-            "-organization=Portolan",
-            "-project=Portolan",
-            "-version=development",
-        ])
-        .args(["-url=https://portolan.dev", "-test.v", "--ginkgo.no-color"])
+    let names: Vec<_> = clusters.iter().map(|(name, _)| *name).collect();
+    let output = suite(Path::new(program), &kubeconfig, &names, &report)
         // What asks DNS or connects needs pods that run.
         .args([
             "--ginkgo.label-filter=!DNS && !Connectivity",

@@ -10,6 +10,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use portolan_e2e::cluster::http_get_from;
+use portolan_e2e::mcs::permissions;
 use portolan_e2e::ports;
 use portolan_e2e::programs::program;
 use portolan_e2e::servers::{Phases, Servers};
@@ -23,7 +24,6 @@ pub(crate) const PATIENT: Duration = Duration::from_secs(90);
 pub(crate) const NAMES: [&str; 2] = ["alpha", "beta"];
 /// The user whose permissions are those of the documentation.
 const USER: &str = "portolan";
-const DOCUMENTATION: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/clusters.md");
 
 /// One cluster.
 pub(crate) struct Member {
@@ -137,7 +137,7 @@ impl Member {
         let apply = ["apply", "--server-side", "-f", "-"];
         let crds = String::from_utf8(crds).unwrap();
         servers.kubectl_with_input(&apply, &crds).unwrap();
-        servers.kubectl_with_input(&apply, &role()).unwrap();
+        servers.kubectl_with_input(&apply, role()).unwrap();
         let bind = [
             "create",
             "clusterrolebinding",
@@ -238,14 +238,9 @@ impl Member {
 }
 
 /// The ClusterRole of the documentation.
-fn role() -> String {
-    let text = fs::read_to_string(DOCUMENTATION).unwrap();
-    let blocks = text.split("```yaml\n").skip(1);
-    let mut blocks = blocks.filter_map(|rest| Some(rest.split_once("```")?.0));
-    let role = blocks.find(|block| block.contains("kind: ClusterRole\n"));
-    let role = role.expect("a ClusterRole in docs/clusters.md");
+fn role() -> &'static str {
     let is_role = |document: &&str| document.contains("kind: ClusterRole\n");
-    role.split("---\n").find(is_role).unwrap().to_owned()
+    permissions().split("---\n").find(is_role).unwrap()
 }
 
 fn policy(members: &[Member], edges: &[&str]) -> String {

@@ -19,7 +19,7 @@ pub struct GuardConfig {
     pub least: usize,
     /// The time after which a held loss counts as confirmed; `None` for never.
     pub hold: Option<Duration>,
-    /// Whether the loss of all objects is doubted, also if they are fewer than `least`.
+    /// `true` if the loss of all objects is doubted, also if they are fewer than `least`.
     pub doubts_emptiness: bool,
 }
 

@@ -18,8 +18,8 @@ use tracing::warn;
 use super::problem::FileProblem;
 use crate::groups::Selector;
 
-/// API group of load balancers and directors.
-const API_GROUP: &str = "portolan.dev/";
+/// Beginning of the API version of load balancers and directors.
+const VERSIONS: &str = "portolan.dev/";
 
 /// Returns `true` if a YAML document is a director's, without parsing it: it says so in a line of
 /// its own. It is read with those of all files.
@@ -27,7 +27,7 @@ pub(super) fn is_document(text: &str) -> bool {
     let mut versions = text
         .lines()
         .filter_map(|line| line.strip_prefix("apiVersion:"));
-    versions.any(|version| version.trim_start().starts_with(API_GROUP))
+    versions.any(|version| version.trim_start().starts_with(VERSIONS))
 }
 
 /// Returns `true` if a text has a director's objects: an `apiVersion` of its group, be it in a
@@ -35,7 +35,7 @@ pub(super) fn is_document(text: &str) -> bool {
 /// too.
 pub(super) fn has_ours(text: &str) -> bool {
     let is_punctuation = |c: char| c.is_whitespace() || matches!(c, ':' | '"' | '\'');
-    let mut mentions = text.match_indices(API_GROUP);
+    let mut mentions = text.match_indices(VERSIONS);
     mentions.any(|(at, _)| {
         let before = text[..at].trim_end_matches(is_punctuation);
         before.ends_with("apiVersion")

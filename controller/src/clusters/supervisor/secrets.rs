@@ -122,6 +122,11 @@ impl Secrets {
         }
     }
 
+    /// Forgets when the Secret of a cluster is read again: one that is created again is read at once.
+    pub(super) fn forget(&mut self, cluster: &str) {
+        self.known.remove(cluster);
+    }
+
     /// Begins to read the Secrets that are due, and forgets those that no cluster has any more.
     fn begin(&mut self, wanted: &BTreeMap<Arc<str>, Place>) {
         self.known

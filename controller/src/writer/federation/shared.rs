@@ -5,8 +5,8 @@
 //! With an election the replica that leads decides on the steps of clusters and their drains, and tells them in the
 //! Lease. The others show what it has told, and decide nothing. One that begins to lead goes on from there.
 //!
-//! An empty text says that nothing is shared, and each replica decides for itself. So it does if the Lease has had no
-//! text for a while.
+//! An empty text says that nothing is shared, and each replica decides for itself. The same holds after a while in
+//! which the Lease was renewed without a text.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     /// The last decisions that were read or told; `None` before the first ones.
     last: Option<Decided>,
     /// The order of the latest text that was read or told; 0 before the first one. A text before that is from a backup
-    /// of the Lease, and counts as none.
+    /// of the Lease, or of a replica whose clock is behind, and counts as none.
     order: u64,
     /// Time since the last text that counts, as far as the Lease could be read.
     stale: Duration,
@@ -160,10 +160,16 @@ impl Federated {
         if is_leading {
             self.shared.stale = Duration::ZERO;
             self.shared.is_unshared = false;
-        } else if self.shared.last.is_some() && self.shared.stale >= SILENCE {
-            self.unshare();
+        } else if self.shared.stale >= SILENCE {
+            if self.shared.last.is_some() {
+                self.unshare();
+            }
+            self.shared.unread = None;
             // The clock of the one that leads may be far behind.
             self.shared.order = 0;
+        }
+        if !is_leading {
+            self.shared.untold = None;
         }
         if is_leading && !self.shared.led && self.shared.last.is_some() {
             self.fleet.take_over();
@@ -183,13 +189,13 @@ impl Federated {
             self.fleet.take_over();
         }
         self.shared.is_unshared = true;
+        self.shared.unread = None;
     }
 
     /// Takes what another replica decided. A text that cannot be read changes nothing, nor does one that is older than
     /// what is known.
     fn take_decided(&mut self, text: &str, now: Moment) {
         if text.is_empty() {
-            self.shared.unread = None;
             return self.unshare();
         }
         let mut decided = match Decided::read(text) {
@@ -207,7 +213,7 @@ impl Federated {
         if (1..self.shared.order).contains(&decided.order) {
             self.shared.unread = Some(String::from(
                 "--mcs-lease: what the Lease says on clusters is older than what was read before, as after a restore \
-                 from a backup, and what was in force stays",
+                 from a backup, or with a clock that is behind; what was in force stays",
             ));
             return;
         }
@@ -256,11 +262,16 @@ impl Federated {
             drains: self.drains.clone(),
         };
         let text = decided.spell().map_err(|error| error.to_string());
-        let text = text.and_then(|text| match text.len() <= LONGEST_NOTE {
+        let was_told = self.shared.untold.is_none();
+        // Lengths vary with the states: sharing does not end and begin with each.
+        let most = match was_told {
+            true => LONGEST_NOTE,
+            false => LONGEST_NOTE / 10 * 9,
+        };
+        let text = text.and_then(|text| match text.len() <= most {
             true => Ok(text),
             false => Err(format!("a Lease has at most {LONGEST_NOTE} bytes of them")),
         });
-        let was_told = self.shared.untold.is_none();
         match text {
             Ok(text) => {
                 let is_same = |last: &Decided| last.without_times() == decided.without_times();

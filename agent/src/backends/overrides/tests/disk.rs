@@ -33,7 +33,7 @@ fn a_slow_disk_stops_nobody_but_commands() {
     let (drain, web) = (BackendCommand::Drain, name("web/10.0.0.1"));
     let other = store.clone();
     let commanding = thread::spawn(move || other.command(drain, &web, None, &Now::read()));
-    while !WRITES.load(Ordering::SeqCst) {
+    while !WRITES.load(Ordering::SeqCst) && !commanding.is_finished() {
         thread::yield_now();
     }
     // In a thread, so that a test that fails ends.

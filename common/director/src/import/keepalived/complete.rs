@@ -108,18 +108,20 @@ fn weights(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
     if let Some(quorum) = health.quorum.filter(|quorum| *quorum > 1) {
         let became = u32::try_from(scaled(quorum)).unwrap_or(u32::MAX);
         health.quorum = Some(became);
-        let message = format!("{quorum} is scaled as the weights are: {became}");
-        draft.note(&service.origin, Class::Nearest, "quorum", message);
+        if became != quorum {
+            let message = format!("{quorum} is scaled as the weights are: {became}");
+            draft.note(&service.origin, Class::Nearest, "quorum", message);
+        }
     }
     // Rounded down: it stays below the quorum.
     if health.hysteresis > 0 {
         let given = health.hysteresis;
         health.hysteresis = u32::try_from(u64::from(given) * limit / most).unwrap_or(u32::MAX);
-        let message = format!(
-            "{given} is scaled as the weights are: {}",
-            health.hysteresis
-        );
-        draft.note(&service.origin, Class::Nearest, "hysteresis", message);
+        let became = health.hysteresis;
+        if became != given {
+            let message = format!("{given} is scaled as the weights are: {became}");
+            draft.note(&service.origin, Class::Nearest, "hysteresis", message);
+        }
     }
 }
 

@@ -301,3 +301,45 @@ async fn a_leader_whose_clock_is_behind_is_followed_after_a_while() {
     assert_eq!(second.federated.problems().count(), 0);
     assert_eq!(second.drain(None), refused());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_clock_is_behind_is_followed_after_one_that_told_nothing() {
+    let mut first = Replica::new(true);
+    let old = first.renew();
+    let mut second = Replica::new(false);
+    second.read(&first.renew());
+    second.read(&"".into());
+    second.pass(29, Some(&old)).await;
+    assert_eq!(second.drain(None), Ok(()), "it decides for itself");
+    second.pass(3, Some(&old)).await;
+    assert_eq!(second.federated.problems().count(), 0);
+    assert_eq!(second.drain(None), refused());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_that_cannot_be_read_is_no_problem_once_nothing_is_told() {
+    let mut replica = Replica::new(false);
+    replica.read(&"{".into());
+    assert!(replica.problem().contains("cannot be read"));
+    replica.pass(31, None).await;
+    let problems: Vec<&String> = replica.federated.problems().collect();
+    assert!(
+        !problems
+            .iter()
+            .any(|problem| problem.contains("cannot be read")),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn a_replica_that_leads_no_more_has_told_nobody_too_little() {
+    let [mut first, _] = drained();
+    let long: Arc<str> = "x".repeat(LONGEST_NOTE).into();
+    let drains = &mut first.federated.drains;
+    drains.extend(all().map(|drain| (Arc::clone(&long), drain)));
+    first.renew();
+    assert!(first.problem().contains("are not told"));
+    first.leading.send_replace(false);
+    first.tick();
+    assert_eq!(first.federated.problems().count(), 0);
+}
