@@ -219,7 +219,7 @@ pub enum Verdict {
 }
 
 impl fmt::Display for Verdict {
-    /// As `nft` spells it; it has no word for another code.
+    /// The spelling of `nft`, which has no word for another code.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Drop => f.write_str("drop"),

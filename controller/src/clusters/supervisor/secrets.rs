@@ -179,3 +179,24 @@ impl Supervisor {
         self.secrets.begin(&wanted);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_secret_of_a_cluster_that_is_created_again_is_read_at_once() {
+        let home = Home::new(Some("/nowhere/kubeconfig".into()), None);
+        let mut secrets = Secrets::new(home);
+        let of: Place = ("eu-1".into(), "kubeconfig".into());
+        let wanted = BTreeMap::from([("eu-1".into(), of)]);
+        secrets.begin(&wanted);
+        let read = secrets.read().await.unwrap();
+        assert!(read.result.is_err() && secrets.note(&read));
+        secrets.begin(&wanted);
+        assert!(secrets.read().await.is_none(), "it is not due");
+        secrets.forget("eu-1");
+        secrets.begin(&wanted);
+        assert!(secrets.read().await.is_some());
+    }
+}

@@ -289,12 +289,18 @@ async fn a_text_that_is_renewed_no_more_counts_for_a_while() {
     assert_eq!(second.drain(None), refused());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_leader_whose_clock_is_behind_is_followed_after_a_while() {
+/// A replica that follows, and a text from before the last one that it has read.
+fn with_older_text() -> (Replica, Arc<str>) {
     let mut first = Replica::new(true);
     let old = first.renew();
     let mut second = Replica::new(false);
     second.read(&first.renew());
+    (second, old)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_clock_is_behind_is_followed_after_a_while() {
+    let (mut second, old) = with_older_text();
     second.pass(29, Some(&old)).await;
     assert!(second.problem().contains("is older"));
     second.pass(3, Some(&old)).await;
@@ -304,10 +310,7 @@ async fn a_leader_whose_clock_is_behind_is_followed_after_a_while() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_whose_clock_is_behind_is_followed_after_one_that_told_nothing() {
-    let mut first = Replica::new(true);
-    let old = first.renew();
-    let mut second = Replica::new(false);
-    second.read(&first.renew());
+    let (mut second, old) = with_older_text();
     second.read(&"".into());
     second.pass(29, Some(&old)).await;
     assert_eq!(second.drain(None), Ok(()), "it decides for itself");
