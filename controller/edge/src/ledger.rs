@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_model::{ContentHash, SetHash};
-use portolan_proto::buckets::{is_bucket_count, short};
+use portolan_proto::buckets::{MAX_BUCKETS, is_bucket_count, short};
 use portolan_proto::v1;
 use prost::bytes::Bytes;
 
-/// Number of buckets of the centre.
-pub const BUCKETS: u32 = 1_024;
+/// Objects of a bucket, on average. A stream that begins again costs 8 bytes for each bucket, and all objects of a
+/// bucket for each one that differs.
+const OBJECTS_PER_BUCKET: usize = 16;
 
 /// Keep these hashes apart from each other, and from any other use of BLAKE3.
 const OBJECT_KEY: &[u8; 32] = b"portolan.v1 cluster object (key)";
@@ -172,13 +173,21 @@ impl<I: Id> Ledger<I> {
         ids.map(|(id, _)| Arc::clone(id)).collect()
     }
 
-    /// The ids in some of the centre's buckets. Most transitions replace no bucket: they cost no hash of each id.
-    pub(crate) fn in_buckets(&self, buckets: &BTreeSet<u32>) -> Vec<I> {
+    /// The number of buckets that suits the objects: a power of two, at most [`MAX_BUCKETS`].
+    pub(crate) fn bucket_count(&self) -> u32 {
+        let ideal = self.objects.len().div_ceil(OBJECTS_PER_BUCKET);
+        u32::try_from(ideal).map_or(MAX_BUCKETS, |ideal| {
+            ideal.clamp(1, MAX_BUCKETS).next_power_of_two()
+        })
+    }
+
+    /// The ids in some of `count` buckets. Most transitions replace no bucket: they cost no hash of each id.
+    pub(crate) fn in_buckets(&self, buckets: &BTreeSet<u32>, count: u32) -> Vec<I> {
         if buckets.is_empty() {
             return Vec::new();
         }
         let ids = self.objects.keys().map(|id| &**id);
-        let ids = ids.filter(|id| buckets.contains(&bucket_of(*id, BUCKETS)));
+        let ids = ids.filter(|id| buckets.contains(&bucket_of(*id, count)));
         ids.cloned().collect()
     }
 

@@ -21,6 +21,6 @@ mod tests;
 pub mod wire;
 pub mod work;
 
-pub use ledger::{BUCKETS, BadHashes};
+pub use ledger::BadHashes;
 pub use outbox::{MAX_OBJECT_BYTES, Outbox, StreamId, TooLarge, Transition};
 pub use partition::{Limits, Partition, PartitionError, Received};

@@ -10,7 +10,7 @@ use portolan_catalog::{Object, ObjectRef};
 use portolan_proto::v1;
 use prost::Message as _;
 
-use crate::ledger::{BUCKETS, Entry, Ledger};
+use crate::ledger::{Entry, Ledger};
 use crate::wire::{self, WireError};
 
 /// Bounds of a cluster.
@@ -87,6 +87,8 @@ pub struct Partition {
     limits: Limits,
     ledger: Ledger,
     staged: Staged,
+    /// Number of buckets of this stream.
+    buckets: u32,
     /// Whether this stream has brought a listing.
     is_listed: bool,
 }
@@ -109,6 +111,7 @@ impl Partition {
             limits,
             ledger: Ledger::default(),
             staged: Staged::default(),
+            buckets: 1,
             is_listed: false,
         }
     }
@@ -117,7 +120,8 @@ impl Partition {
     pub fn begin(&mut self) -> Vec<u8> {
         self.staged = Staged::default();
         self.is_listed = false;
-        self.ledger.bucket_hashes(BUCKETS)
+        self.buckets = self.ledger.bucket_count();
+        self.ledger.bucket_hashes(self.buckets)
     }
 
     /// All objects of known kinds; with the error, those that cannot be read.
@@ -157,7 +161,7 @@ impl Partition {
             self.staged.objects.insert(id, None);
         }
         for bucket in part.replace_buckets {
-            if bucket >= BUCKETS {
+            if bucket >= self.buckets {
                 return Err(PartitionError::Bucket(bucket));
             }
             self.staged.replaced.insert(bucket);
@@ -190,7 +194,7 @@ impl Partition {
             return Err(PartitionError::Listing);
         }
         let mut staged = std::mem::take(&mut self.staged);
-        for id in self.ledger.in_buckets(&staged.replaced) {
+        for id in self.ledger.in_buckets(&staged.replaced, self.buckets) {
             staged.objects.entry(id).or_insert(None);
         }
         let changes = staged.objects.iter();

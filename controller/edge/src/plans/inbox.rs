@@ -17,7 +17,7 @@ use super::decode::{Item, item, plan_name};
 use super::{
     MAX_BYTES, MAX_ENDPOINTS, MAX_PARTS, MAX_PLAN_BYTES, MAX_PLANS, PLAN_KEY, PlanName, encode,
 };
-use crate::ledger::{BUCKETS, Entry, Ledger};
+use crate::ledger::{Entry, Ledger};
 use crate::wire::WireError;
 
 /// The longest text about a plan, in bytes.
@@ -82,9 +82,11 @@ pub struct Plans {
 }
 
 /// Plans that one stream brings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PlanInbox {
     plans: Plans,
+    /// Number of buckets of this stream.
+    buckets: u32,
     staged: BTreeMap<v1::PlanId, Option<Staged>>,
     replaced: BTreeSet<u32>,
     staged_bytes: usize,
@@ -102,7 +104,7 @@ impl Plans {
     /// The hashes of their buckets, for EdgeHello.
     #[must_use]
     pub fn bucket_hashes(&self) -> Vec<u8> {
-        self.ledger.bucket_hashes(BUCKETS)
+        self.ledger.bucket_hashes(self.ledger.bucket_count())
     }
 
     /// Number of messages.
@@ -286,13 +288,23 @@ impl Plans {
     }
 }
 
+impl Default for PlanInbox {
+    fn default() -> Self {
+        Self::new(Plans::default())
+    }
+}
+
 impl PlanInbox {
     /// Begins a stream with the plans that its EdgeHello told.
     #[must_use]
     pub fn new(plans: Plans) -> Self {
         Self {
+            buckets: plans.ledger.bucket_count(),
             plans,
-            ..Self::default()
+            staged: BTreeMap::new(),
+            replaced: BTreeSet::new(),
+            staged_bytes: 0,
+            number: 0,
         }
     }
 
@@ -341,7 +353,7 @@ impl PlanInbox {
             self.staged.insert(id, None);
         }
         for bucket in part.replace_buckets {
-            if bucket >= BUCKETS {
+            if bucket >= self.buckets {
                 return Err(PlanError::Bucket(bucket));
             }
             self.replaced.insert(bucket);
@@ -365,7 +377,7 @@ impl PlanInbox {
         let replaced = std::mem::take(&mut self.replaced);
         let mut staged = std::mem::take(&mut self.staged);
         let ledger = &self.plans.ledger;
-        for id in ledger.in_buckets(&replaced) {
+        for id in ledger.in_buckets(&replaced, self.buckets) {
             staged.entry(id).or_insert(None);
         }
         let changes = staged.iter();

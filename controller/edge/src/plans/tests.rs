@@ -351,7 +351,7 @@ fn a_transition_that_is_not_whole_ends_the_stream() {
         assert!(matches!(error, PlanError::Commit(_)), "{error}");
     }
     let beyond = v1::CentrePlans {
-        replace_buckets: vec![crate::BUCKETS],
+        replace_buckets: vec![1],
         ..v1::CentrePlans::default()
     };
     let error = PlanInbox::default().stage(beyond).unwrap_err();

@@ -39,6 +39,8 @@ pub(super) struct Ledger {
     hashes: BTreeMap<Vec<u8>, u128>,
     staged: BTreeMap<Vec<u8>, Option<u128>>,
     replaced: BTreeSet<u32>,
+    /// Number of buckets of the stream.
+    buckets: u32,
 }
 
 impl Ledger {
@@ -48,7 +50,14 @@ impl Ledger {
             hashes: BTreeMap::new(),
             staged: BTreeMap::new(),
             replaced: BTreeSet::new(),
+            buckets: 1,
         }
+    }
+
+    /// Begins a stream with hashes of buckets.
+    pub(super) fn begin(&mut self, bucket_hashes: &[u8]) {
+        self.drop_staged();
+        self.buckets = u32::try_from(bucket_hashes.len() / 8).expect("some thousands");
     }
 
     /// Stages messages; those without an id end the stream.
@@ -80,7 +89,7 @@ impl Ledger {
 
     fn after(&self) -> BTreeMap<Vec<u8>, u128> {
         let mut after = self.hashes.clone();
-        after.retain(|id, _| !self.replaced.contains(&bucket(id)));
+        after.retain(|id, _| !self.replaced.contains(&self.bucket(id)));
         for (id, hash) in &self.staged {
             match hash {
                 Some(hash) => _ = after.insert(id.clone(), *hash),
@@ -90,12 +99,18 @@ impl Ledger {
         after
     }
 
+    fn bucket(&self, id: &[u8]) -> u32 {
+        let hash = blake3::keyed_hash(BUCKET_KEY, id);
+        let [first, second, ..] = *hash.as_bytes();
+        u32::from(u16::from_be_bytes([first, second])) % self.buckets
+    }
+
     pub(super) fn commit(&mut self) {
         self.hashes = self.after();
         self.drop_staged();
     }
 
-    pub(super) fn drop_staged(&mut self) {
+    fn drop_staged(&mut self) {
         self.staged.clear();
         self.replaced.clear();
     }
@@ -112,10 +127,4 @@ fn half(key: &[u8; 32], bytes: &[u8]) -> u128 {
     let mut first = [0; 16];
     first.copy_from_slice(&hash.as_bytes()[..16]);
     u128::from_be_bytes(first)
-}
-
-fn bucket(id: &[u8]) -> u32 {
-    let hash = blake3::keyed_hash(BUCKET_KEY, id);
-    let [first, second, ..] = *hash.as_bytes();
-    u32::from(u16::from_be_bytes([first, second])) % portolan_edge::BUCKETS
 }

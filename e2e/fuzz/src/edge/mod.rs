@@ -161,8 +161,7 @@ impl Run {
     }
 
     fn end_edge(&mut self) {
-        self.partition.begin();
-        self.objects.drop_staged();
+        self.objects.begin(&self.partition.begin());
         self.is_listed = false;
         self.outcome.ended += 1;
     }
@@ -247,9 +246,9 @@ impl Run {
     }
 
     fn end_plans(&mut self) {
-        let ended = std::mem::take(&mut self.plans);
-        self.plans = PlanInbox::new(ended.into_plans());
-        self.planned.drop_staged();
+        let plans = std::mem::take(&mut self.plans).into_plans();
+        self.planned.begin(&plans.bucket_hashes());
+        self.plans = PlanInbox::new(plans);
         self.plan_number = 0;
         self.outcome.ended += 1;
     }

@@ -51,7 +51,7 @@ pub fn seeds() -> Vec<Seed> {
     }));
     let delete = edge(Said::Objects(v1::EdgeObjects {
         delete: first.into_iter().collect(),
-        replace_buckets: vec![0, 1],
+        replace_buckets: vec![0],
         ..v1::EdgeObjects::default()
     }));
     let wrong = edge(Said::Commit(v1::EdgeCommit {
@@ -69,7 +69,11 @@ pub fn seeds() -> Vec<Seed> {
             .take(1)
             .filter_map(|it| it.id.clone())
             .collect(),
-        replace_buckets: vec![7],
+        ..v1::CentrePlans::default()
+    }));
+    let replan = centre(Told::Plans(v1::CentrePlans {
+        put: encoded(plans.get(..2).unwrap_or_default()),
+        replace_buckets: vec![0],
         ..v1::CentrePlans::default()
     }));
     let work = centre(Told::Work(v1::CentreWork {
@@ -83,6 +87,10 @@ pub fn seeds() -> Vec<Seed> {
         (
             "plans",
             input(&[plan.clone(), planned(), unplan, planned()]),
+        ),
+        (
+            "buckets",
+            input(&[plan.clone(), planned(), replan, planned()]),
         ),
         ("work", input(&[work.clone(), asked()])),
         ("both", input(&[plan, work, planned(), asked()])),
@@ -268,6 +276,8 @@ mod tests {
         assert_eq!(outcome("wrong").objects, objects.objects);
         let plans = outcome("plans");
         assert_eq!((plans.plans, plans.refused, plans.ended), (4, 0, 0));
+        let buckets = outcome("buckets");
+        assert_eq!((buckets.plans, buckets.ended), (2, 0));
         let both = outcome("both");
         assert_eq!((both.plans, both.ended), (5, 0));
         assert!(both.writes > 0, "{both:?}");
