@@ -30,4 +30,4 @@ pub use objects::{
     SlicePort, TrafficPolicy,
 };
 pub use problem::{FieldProblem, Kind, ObjectRef, Reason};
-pub use quick::QuickMap;
+pub use quick::{QuickMap, quick_hash};

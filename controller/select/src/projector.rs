@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::ordmap::DiffItem;
-use portolan_catalog::{Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef, QuickMap};
+use portolan_catalog::{
+    Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef, QuickMap, quick_hash,
+};
 use portolan_model::{ByRecord, NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
 use crate::federation::{Federation, Seen, is_federated, own_service};
@@ -21,6 +23,9 @@ type Published = Box<[PublishedPort]>;
 #[derive(Debug)]
 struct PublishedPort {
     record: Arc<Record>,
+    /// A hash of the destinations. Where it differs the record does, and the one before, which is in no cache, is not
+    /// read.
+    destinations: u64,
     /// Sorted by node.
     lists: Box<[(NodeKey, Arc<NodeOverlay>)]>,
 }
@@ -253,6 +258,7 @@ fn publish(projections: Vec<Projection>, own: &[PublishedPort]) -> (Published, V
             (node, overlay)
         });
         let port = PublishedPort {
+            destinations: quick_hash(&record.destinations),
             record: Arc::new(record),
             lists: lists.collect(),
         };
@@ -278,7 +284,7 @@ fn differences(before: &Published, after: &Published, delta: &mut TableDelta) {
     }
     for port in after {
         let old = find(before, port.key());
-        if old.is_none_or(|old| differ(&old.record, &port.record)) {
+        if old.is_none_or(|old| differ(old, port)) {
             let record = Arc::clone(&port.record);
             delta.records.insert(port.key().clone(), Some(record));
         }
@@ -295,10 +301,9 @@ fn differences(before: &Published, after: &Published, delta: &mut TableDelta) {
     }
 }
 
-/// Returns `true` if records differ. Mostly the destinations do: the rest of the one before is in no cache, and is not
-/// read then.
-fn differ(before: &Record, after: &Record) -> bool {
-    before.destinations != after.destinations || before != after
+/// Returns `true` if records differ. Mostly the destinations do.
+fn differ(before: &PublishedPort, after: &PublishedPort) -> bool {
+    before.destinations != after.destinations || before.record != after.record
 }
 
 fn find<'a>(published: &'a Published, key: &RecordKey) -> Option<&'a PublishedPort> {

@@ -122,6 +122,12 @@ impl Catalog {
         })
     }
 
+    /// The addresses in all slices of a Service, copies too.
+    pub fn addresses_of(&self, service: &ObjectKey) -> impl Iterator<Item = IpAddr> {
+        let slices = self.slices_of(service, |_| true);
+        slices.flat_map(PackedSlice::addresses)
+    }
+
     /// The slices of a Service whose family is wanted.
     fn slices_of(
         &self,

@@ -181,7 +181,8 @@ impl Federation {
         is_used: bool,
     ) {
         let is_used = is_used || is_imported(&self.plan, service);
-        let found = is_used.then(|| self.of_endpoints(catalog, service));
+        let may_have = is_used && !self.admits_all(catalog, service);
+        let found = may_have.then(|| self.of_endpoints(catalog, service));
         let found = found.unwrap_or_default();
         let object = object(service);
         let before = self.problems.remove(&object).unwrap_or_default();
@@ -191,6 +192,22 @@ impl Federation {
         if !after.is_empty() {
             self.problems.insert(object, after);
         }
+    }
+
+    /// Returns `true` if no endpoint of a Service can be a problem, whichever ports are exported. Mostly so, and the
+    /// export, which is in no cache, is not looked at.
+    fn admits_all(&self, catalog: &Catalog, key: &ObjectKey) -> bool {
+        let Some(cluster) = self.objects.clusters.get(&*key.cluster) else {
+            return true;
+        };
+        let mut room = self.set.quota.endpoints_per_export;
+        let mut addresses = catalog.addresses_of(key);
+        let are_few = addresses.all(|address| {
+            let fits = room > 0 && cluster.network.admits(address).is_ok();
+            room = room.saturating_sub(1);
+            fits
+        });
+        are_few && self.gateway_range(&key.cluster).is_none()
     }
 
     fn of_endpoints(&self, catalog: &Catalog, key: &ObjectKey) -> Vec<FieldProblem> {
