@@ -2,8 +2,8 @@
 
 //! Edges of all clusters, as the centre has them.
 
+use portolan_edge::StreamId;
 use portolan_edge::plans::{PlanOutbox, PlanParts};
-use portolan_edge::{BUCKETS, StreamId};
 use portolan_select::{Pipeline, PlanBook};
 
 use crate::world::{World, name_of};
@@ -17,11 +17,11 @@ pub(crate) struct Edges {
 impl Edges {
     pub(crate) fn new(world: World, pipeline: &mut Pipeline) -> Self {
         pipeline.follow_plans();
-        let empty = vec![0; BUCKETS as usize * 8];
+        let empty = [0; 8];
         let edge = |cluster| {
             let mut outbox = PlanOutbox::default();
             let Ok(stream) = outbox.begin(&empty) else {
-                unreachable!("hashes of as many buckets as the centre has")
+                unreachable!("hashes of one bucket")
             };
             (PlanBook::new(name_of(cluster)), outbox, stream)
         };
