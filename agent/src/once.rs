@@ -152,6 +152,8 @@ async fn open(
         kernel.prepare().await?;
     }
     config.families = families.iter().collect();
+    // Nothing is checked here.
+    config.awaits_checks = false;
     settle_rules(&mut kernel, &mut config).await?;
     Ok(Reconciler::new(kernel, config))
 }

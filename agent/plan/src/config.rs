@@ -41,6 +41,9 @@ pub struct Config {
     pub clamp_remote_mss: bool,
     /// Sizes of nftables' sets, which the kernel must be able to change later.
     pub sizes_sets: bool,
+    /// Whether checks will judge the backends that no check has judged yet: they keep the weight that they have in the
+    /// kernel until then.
+    pub awaits_checks: bool,
 }
 
 impl Default for Config {
@@ -60,6 +63,7 @@ impl Default for Config {
             rules_mode: RulesMode::Always,
             clamp_remote_mss: true,
             sizes_sets: false,
+            awaits_checks: true,
         }
     }
 }

@@ -5,10 +5,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use portolan_model::check::{Probe, WeightFrom};
 use portolan_model::ipvs::{
     ForwardingMethod, RealServerConfig, RealServers, Thresholds, VirtualServerKey,
 };
-use portolan_model::{AdministrativeState, Balancing, Family, Frontend, Record, SorryServer};
+use portolan_model::{
+    AdministrativeState, Balancing, Family, Frontend, Profile, Record, SorryServer,
+};
 
 use super::{Builder, server};
 
@@ -17,7 +20,7 @@ impl Builder<'_> {
     ///
     /// A backend whose checks have no result yet keeps the weight that it has in the kernel, so that a restart of
     /// the agent changes nothing; one that is new has its initial weight. The sorry server serves on until the quorum
-    /// is known. With frontends of both families it also serves one of them alone, if no backend of that has a weight
+    /// is known. Where no check will have one, a weight in the kernel says that the backend is up. With frontends of both families it also serves one of them alone, if no backend of that has a weight
     /// and the checks have judged all of them. A state that an operator has set by command is a part of the health, and
     /// hides that of the record.
     ///
@@ -53,7 +56,9 @@ impl Builder<'_> {
                 (AdministrativeState::Disabled, ..) => None,
                 (AdministrativeState::Drain, ..) => Some(0),
                 (AdministrativeState::Enabled, Some(judged), _) => judged.weight(),
-                (_, None, Some(before)) if !profile.checks.is_empty() => Some(before.weight),
+                (_, None, Some(before)) if !profile.checks.is_empty() => {
+                    Some(self.unjudged(before.weight, profile, destination.weight))
+                }
                 _ => Some(profile.initial_weight(*destination, &balancing.health)),
             };
             let may_serve = configured == AdministrativeState::Enabled && judged.is_none();
@@ -85,6 +90,26 @@ impl Builder<'_> {
             }
         }
         Arc::new(real_servers)
+    }
+
+    /// The weight of a backend that no check has judged, and that the kernel has with the weight `before`.
+    fn unjudged(&self, before: u32, profile: &Profile, configured: u32) -> u32 {
+        let mut checks = profile.checks.iter();
+        let is_kept = self.config.awaits_checks || before == 0;
+        match is_kept || checks.any(|check| gives_weight(&check.probe)) {
+            true => before,
+            false => configured,
+        }
+    }
+}
+
+/// Returns `true` if results of a check give a backend other weights than the configured one.
+fn gives_weight(probe: &Probe) -> bool {
+    match probe {
+        Probe::Agent(_) => true,
+        Probe::Exec(program) => program.weight_from != WeightFrom::None,
+        Probe::File(file) => file.weight != 0,
+        _ => false,
     }
 }
 

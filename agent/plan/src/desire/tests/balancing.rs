@@ -2,7 +2,9 @@
 
 //! Virtual servers of load balancers.
 
-use portolan_model::check::{Check, HealthPolicy, InitialState, OnFailure, Probe, TcpProbe};
+use portolan_model::check::{
+    AgentProbe, Check, HealthPolicy, InitialState, OnFailure, Probe, TcpProbe,
+};
 use portolan_model::ipvs::{
     ForwardingMethod, RealServerConfig, RealServers, Thresholds, Tunnel, VirtualServer,
 };
@@ -278,6 +280,33 @@ fn a_restarted_agent_keeps_weights_until_its_checks_have_results() {
         (address.to_string().as_str(), config.weight),
         ("10.0.0.2:80", 3)
     );
+}
+
+#[test]
+fn without_checks_a_backend_that_serves_has_the_weight_of_the_table() {
+    let backends = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"];
+    let mut record = balanced(&backends.map(masquerade), &[VIP]);
+    let agent = Check::new(Probe::Agent(AgentProbe::default()));
+    change(&mut record, |balancing| {
+        balancing.profiles[2].checks = vec![Arc::new(agent)];
+    });
+    let judged = health(
+        &[
+            ("10.0.0.1:80", Some(1)),
+            ("10.0.0.2:80", Some(0)),
+            ("10.0.0.3:80", Some(1)),
+        ],
+        false,
+    );
+    let before = desired(&record, Some(judged), &KernelState::default()).state;
+    let config = Config {
+        awaits_checks: false,
+        ..Config::default()
+    };
+    let after = desire(&table_with(&record, None), &facts(), &config, &before);
+    // The second one was down. The weight of the third one was its check's.
+    let weights = weights(&after, VIP).into_iter().map(|(_, weight)| weight);
+    assert_eq!(weights.collect::<Vec<_>>(), [3, 0, 1]);
 }
 
 #[test]
