@@ -112,6 +112,51 @@ fn is_about(datagram: Option<&[u8]>, table: &str) -> bool {
     Messages::new(datagram).any(|message| {
         let Ok(message) = message else { return true };
         let is_object = message.kind >> 8 == SUBSYSTEM && message.kind != kind(NEW_GENERATION);
-        is_object && reply::read_name(message.payload).is_ok_and(|name| name == table)
+        let is_ours = || reply::read_name(message.payload).map(|name| name == table);
+        is_object && is_ours().unwrap_or(true)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `NFTA_TABLE_NAME`, and the attribute of the table of all other objects.
+    const NAME: u16 = 1;
+
+    fn datagram(kind: u16, payload: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut writer = Writer::default();
+        let header = Header {
+            kind,
+            flags: 0,
+            sequence: 0,
+        };
+        writer.message(header, |writer| {
+            writer.raw(&[0; HEADER_LEN]);
+            payload(writer);
+        });
+        writer.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn messages_of_other_tables_are_not_about_ours() {
+        let of = |name: &str| datagram(kind(0), |writer| writer.string(NAME, name));
+        assert!(is_about(Some(&of("ours")), "ours"));
+        assert!(!is_about(Some(&of("theirs")), "ours"));
+        let both = [of("theirs"), of("ours")].concat();
+        assert!(is_about(Some(&both), "ours"));
+        // The number of the change follows its objects.
+        let number = datagram(kind(NEW_GENERATION), |_| {});
+        assert!(!is_about(Some(&number), "ours"));
+    }
+
+    #[test]
+    fn messages_that_cannot_be_read_may_be_about_ours() {
+        let nameless = datagram(kind(0), |_| {});
+        let whole = datagram(kind(0), |writer| writer.string(NAME, "theirs"));
+        let cut = &whole[..whole.len() - 4];
+        for datagram in [None, Some(&*nameless), Some(cut)] {
+            assert!(is_about(datagram, "ours"), "{datagram:?}");
+        }
+    }
 }

@@ -181,20 +181,39 @@ fn deletions_have_keys_and_ends_alone() {
     assert_eq!(read, expected);
 }
 
+/// Reads a payload as a reply of each kind.
+fn read_all(payload: &[u8]) {
+    let _ = reply::read_name(payload);
+    let _ = reply::read_table(payload);
+    let _ = reply::read_generation(payload);
+    let _ = reply::read_chain(payload, TABLE);
+    let _ = forward::read_drop_chain(payload);
+    let _ = forward::read_dormant(payload);
+    let _ = reply::read_rule(payload, TABLE);
+    let _ = reply::read_set(payload, TABLE);
+    let _ = reply::read_elements(payload, &mut Vec::new());
+}
+
 proptest! {
     #[test]
     fn no_reply_makes_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for message in Messages::new(&bytes).flatten() {
-            let payload = message.payload;
-            let _ = reply::read_name(payload);
-            let _ = reply::read_table(payload);
-            let _ = reply::read_generation(payload);
-            let _ = reply::read_chain(payload, TABLE);
-            let _ = forward::read_drop_chain(payload);
-            let _ = forward::read_dormant(payload);
-            let _ = reply::read_rule(payload, TABLE);
-            let _ = reply::read_set(payload, TABLE);
-            let _ = reply::read_elements(payload, &mut Vec::new());
+            read_all(message.payload);
         }
+        read_all(&bytes);
+    }
+
+    #[test]
+    fn no_damaged_reply_makes_a_decoder_panic(
+        place in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        end in any::<prop::sample::Index>(),
+    ) {
+        let elements = vec![(key(1), Value::Data(key(7))), (key(2), Value::UpTo(key(3)))];
+        let mut payload = only(Request::AddElements("a-set".into(), elements));
+        let place = place.index(payload.len());
+        payload[place] = byte;
+        read_all(&payload);
+        read_all(&payload[..end.index(payload.len())]);
     }
 }
