@@ -383,12 +383,8 @@ fn the_vectors_hold() {
             .map(|(id, share)| spelled(share, &clusters[id]))
             .collect();
         assert_eq!(weights, vector.weights, "weights of {row}");
-        println!("{row} expected {:?}", vector.run);
         if let Some(expected) = vector.run {
-            let r = run(&found);
-            if r != expected {
-                println!("RUN of {row}: {r} {expected}");
-            }
+            assert_eq!(run(&found), expected, "run of {row}");
         }
     }
 }
