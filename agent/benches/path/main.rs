@@ -42,7 +42,18 @@ fn main() -> Result<()> {
     let mut measured = BTreeMap::new();
     for services in sizes()? {
         for way in ways() {
-            for (kind, pairs) in measure(way, services)? {
+            let rounds = match measure(way, services) {
+                // The others are measured all the same: a mode of kube-proxy may need an hour for many Services.
+                Err(error) if !way.is_ours() => {
+                    println!(
+                        "{} with {services} services: not measured: {error:#}",
+                        way.name()
+                    );
+                    continue;
+                }
+                rounds => rounds?,
+            };
+            for (kind, pairs) in rounds {
                 measured.insert((kind, services, way), pairs);
             }
         }

@@ -144,7 +144,12 @@ async fn kernel_time(load: Load, table: &NodeTable) -> Result<()> {
 
 fn requests(table: &NodeTable, facts: &NodeFacts, there: Option<&TableContent>) -> Vec<Request> {
     let ways = Ways::new(table, facts);
-    let desired = desire(Family::V4, &ways, &Config::default(), &table.node, there);
+    // As the product has them on this kernel, so that both send the same.
+    let config = Config {
+        sizes_sets: NftablesKernel::resizes_sets(),
+        ..Config::default()
+    };
+    let desired = desire(Family::V4, &ways, &config, &table.node, there);
     plan(&desired.content, there, Surplus::Delete)
 }
 
