@@ -40,26 +40,26 @@ impl Tables {
         }
     }
 
-    /// Publishes changes. Returns the bytes of the messages that bring the nodes up to date.
-    pub(crate) fn publish(&mut self, delta: &TableDelta) -> usize {
+    /// Publishes changes. Returns the bytes of the messages that bring each node up to date.
+    pub(crate) fn publish(&mut self, delta: &TableDelta) -> Vec<usize> {
         self.publisher.publish(delta);
-        let mut sent = 0;
-        for node in &mut self.nodes {
+        let nodes = self.nodes.iter_mut();
+        let sent = nodes.map(|node| {
             let delivery = match self.reader.next(&node.feed, &node.scope, node.revision) {
-                Next::Nothing => continue,
+                Next::Nothing => return 0,
                 Next::Deliver(delivery) => delivery,
                 Next::Snapshot => self.reader.snapshot(&node.feed, &node.scope),
             };
             node.revision = delivery.revision;
-            sent += bytes(delivery);
-        }
-        sent
+            bytes(delivery)
+        });
+        sent.collect()
     }
 
-    /// The bytes of the whole tables.
-    pub(crate) fn snapshots(&self) -> usize {
+    /// The bytes of the whole table of each node.
+    pub(crate) fn snapshots(&self) -> Vec<usize> {
         let snapshot = |node: &Follower| bytes(self.reader.snapshot(&node.feed, &node.scope));
-        self.nodes.iter().map(snapshot).sum()
+        self.nodes.iter().map(snapshot).collect()
     }
 }
 
