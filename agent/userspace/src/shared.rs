@@ -86,5 +86,9 @@ mod tests {
         assert_eq!(client("127.64.0.9:4000", "127.70.0.1:80"), "127.0.0.1");
         assert_eq!(client("[fd00::1]:4000", "[fd00::1]:80"), "::1");
         assert_eq!(client("192.0.2.7:4000", "10.96.0.1:80"), "192.0.2.7");
+        // A socket of both families has IPv4 addresses so.
+        let mapped = ["[::ffff:192.0.2.7]:4000", "[::ffff:10.0.0.9]:1080"];
+        assert_eq!(client(mapped[0], mapped[1]), "192.0.2.7");
+        assert_eq!(client("[::ffff:10.0.0.9]:4000", mapped[1]), "127.0.0.1");
     }
 }

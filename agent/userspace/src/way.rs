@@ -136,3 +136,99 @@ impl Way {
         self.state().service.key.to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::{
+        Frontend, FrontendAddress, FrontendKind, NodeTable, Protocol, Record, RecordKey,
+    };
+    use portolan_nftables::Ways;
+    use portolan_plan::NodeFacts;
+
+    use super::*;
+    use crate::shared::Client;
+
+    /// The way of a load balancer's address.
+    fn way(address: &str, ranges: &[&str]) -> Way {
+        let key = RecordKey {
+            cluster: "".into(),
+            namespace: "default".into(),
+            service: "web".into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        };
+        let address = FrontendAddress::Vip(address.parse().unwrap());
+        let source_ranges = ranges.iter().map(|range| range.parse().unwrap());
+        let frontend = Frontend {
+            source_ranges: source_ranges.collect(),
+            ..Frontend::new(FrontendKind::LoadBalancer, address, 80)
+        };
+        let record = Record {
+            frontends: vec![frontend],
+            ..Record::new(key.clone())
+        };
+        let mut table = NodeTable::default();
+        table.records.insert(key.clone(), Arc::new(record));
+        let ways = Ways::new(&table, &NodeFacts::default());
+        let desired = ways.ways.values().next().unwrap();
+        Way::new(&Arc::new(Service::new(key)), desired)
+    }
+
+    /// Returns `true` if a way permits the client of a connection between two sockets.
+    fn permits(way: &Way, peer: &str, local: &str) -> bool {
+        let [peer, local] = [peer, local].map(|text| text.parse::<SocketAddr>().unwrap());
+        way.permits(&Client::of(peer, local).addresses())
+    }
+
+    #[test]
+    fn only_clients_in_the_source_ranges_are_permitted() {
+        let ranges = ["192.0.2.0/24", "203.0.113.8/32", "2001:db8::/48"];
+        let (v4, v6) = (way("10.96.0.1", &ranges), way("fd00::1", &ranges));
+        for (source, expected) in [
+            ("192.0.2.0", true),
+            ("192.0.2.255", true),
+            ("203.0.113.8", true),
+            ("192.0.3.0", false),
+            ("203.0.113.9", false),
+        ] {
+            let peer = format!("{source}:4000");
+            assert_eq!(permits(&v4, &peer, "10.96.0.1:80"), expected, "{source}");
+        }
+        for (source, expected) in [
+            ("2001:db8::7", true),
+            ("2001:db8:0:ffff::1", true),
+            ("2001:db8:1::7", false),
+            ("fd00::2", false),
+        ] {
+            let peer = format!("[{source}]:4000");
+            assert_eq!(permits(&v6, &peer, "[fd00::1]:80"), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn a_way_without_source_ranges_permits_everybody() {
+        let open: [&[&str]; 2] = [&[], &["10.0.0.0/8", "0.0.0.0/0"]];
+        for ranges in open {
+            let way = way("10.96.0.1", ranges);
+            assert!(permits(&way, "192.0.2.7:4000", "10.96.0.1:80"));
+        }
+        let way = way("fd00::1", &[]);
+        assert!(permits(&way, "[2001:db8::7]:4000", "[fd00::1]:80"));
+    }
+
+    #[test]
+    fn source_ranges_of_ipv4_hold_for_clients_of_a_socket_of_both_families() {
+        // The listener of the proxy for SOCKS and HTTP may be such a socket.
+        let way = way("10.96.0.1", &["192.0.2.0/24"]);
+        let local = "[::ffff:10.0.0.9]:1080";
+        assert!(permits(&way, "[::ffff:192.0.2.7]:4000", local));
+        assert!(!permits(&way, "[::ffff:198.51.100.7]:4000", local));
+    }
+
+    #[test]
+    fn a_client_of_this_machine_is_permitted_by_its_loopback_address() {
+        let way = way("10.96.0.1", &["127.0.0.0/8"]);
+        assert!(permits(&way, "10.96.0.1:4000", "10.96.0.1:80"));
+        assert!(!permits(&way, "192.0.2.7:4000", "10.96.0.1:80"));
+    }
+}
