@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+mod families;
 mod properties;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -16,6 +17,8 @@ use portolan_plan::{Config, DetectLocal, NodeFacts};
 
 use crate::layout::{self, way_key};
 use crate::{List, Surplus, WayKey, Ways, advance, desire, plan};
+
+pub(crate) use families::{address_in, destinations_in, many_ranges, network_in};
 
 pub(crate) fn key(service: &str) -> RecordKey {
     RecordKey {
@@ -36,20 +39,7 @@ pub(crate) fn vip(text: &str, kind: FrontendKind, lists: Lists) -> Frontend {
 }
 
 fn destinations(count: u16) -> Vec<Destination> {
-    let destination = |n: u16| {
-        let [high, low] = n.to_be_bytes();
-        Destination::new(SocketAddr::from(([10, 244, high, low], 8080)))
-    };
-    (1..=count).map(destination).collect()
-}
-
-/// Ranges that are apart, so many that their way is one of those with many.
-pub(crate) fn many_ranges() -> Vec<IpNet> {
-    let range = |number: u16| {
-        let [high, low] = number.to_be_bytes();
-        IpNet::new([20, high, low, 0].into(), 25).unwrap()
-    };
-    (0..257).map(range).collect()
+    destinations_in(Family::V4, count)
 }
 
 pub(crate) fn record(service: &str, frontends: Vec<Frontend>, endpoints: u16) -> Record {
@@ -89,8 +79,12 @@ pub(crate) fn way(address: &str) -> WayKey {
 }
 
 pub(crate) fn desired(table: &NodeTable, observed: Option<&TableContent>) -> TableContent {
+    desired_in(Family::V4, table, observed)
+}
+
+fn desired_in(family: Family, table: &NodeTable, observed: Option<&TableContent>) -> TableContent {
     let ways = Ways::new(table, &NodeFacts::default());
-    desire(Family::V4, &ways, &config(), &table.node, observed).content
+    desire(family, &ways, &config(), &table.node, observed).content
 }
 
 fn verdict(content: &TableContent, map: &str, address: &str) -> Option<Verdict> {
@@ -244,7 +238,7 @@ fn many_ranges_of_a_way_have_the_source_first() {
         desired(&table([record("a", vec![frontend], 1)]), None)
     };
     let len = |content: &TableContent, set: &str| content.sets[set].1.len();
-    let many = many_ranges();
+    let many = many_ranges(Family::V4);
     let few = with(&many[..layout::MANY]);
     assert_eq!(len(&few, layout::ALLOWED), 256);
     assert_eq!(len(&few, layout::ALLOWED_MANY), 0);

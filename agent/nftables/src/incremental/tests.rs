@@ -11,7 +11,7 @@ use portolan_plan::Config;
 use proptest::prelude::*;
 
 use super::*;
-use crate::tests::many_ranges;
+use crate::tests::{address_in, many_ranges, network_in};
 use crate::{Surplus, advance, desire, plan};
 
 /// A Service of few addresses and ports, so that some have the same.
@@ -64,11 +64,38 @@ fn key(number: u8) -> RecordKey {
     }
 }
 
-fn destination((number, weight): &(u8, u32)) -> Destination {
-    Destination {
-        address: SocketAddr::from(([10, 244, 0, *number], 8080)),
-        weight: *weight,
+/// Destinations of both families.
+fn destinations(endpoints: &[(u8, u32)]) -> Vec<Destination> {
+    let unique: BTreeMap<u8, u32> = endpoints.iter().copied().collect();
+    let of_family = |family: Family| {
+        unique.iter().map(move |(number, weight)| {
+            let address = address_in(family, [10, 244, 0, *number]);
+            Destination {
+                address: SocketAddr::new(address, 8080),
+                weight: *weight,
+            }
+        })
+    };
+    Family::ALL.into_iter().flat_map(of_family).collect()
+}
+
+fn frontend(family: Family, service: &Service) -> Frontend {
+    let kind = match service.is_balancer {
+        true => FrontendKind::LoadBalancer,
+        false => FrontendKind::ClusterIp,
+    };
+    let address = FrontendAddress::Vip(address_in(family, [10, 96, 0, service.address]));
+    let mut frontend = Frontend::new(kind, address, service.port);
+    if service.is_held {
+        frontend.lists = Lists::Local;
     }
+    if service.is_ranged {
+        frontend.source_ranges = match service.port {
+            80 => many_ranges(family),
+            _ => vec![network_in(family, [192, 0, 2, 0], 24)],
+        };
+    }
+    frontend
 }
 
 fn change(table: &mut NodeTable, number: u8, service: Option<&Service>) {
@@ -78,24 +105,7 @@ fn change(table: &mut NodeTable, number: u8, service: Option<&Service>) {
         table.lists.remove(&key);
         return;
     };
-    let address = [10, 96, 0, service.address];
-    let kind = match service.is_balancer {
-        true => FrontendKind::LoadBalancer,
-        false => FrontendKind::ClusterIp,
-    };
-    let mut frontend = Frontend::new(kind, FrontendAddress::Vip(address.into()), service.port);
-    frontend.bind = true;
-    if service.is_held {
-        frontend.lists = Lists::Local;
-    }
-    if service.is_ranged {
-        frontend.source_ranges = match service.port {
-            80 => many_ranges(),
-            _ => vec!["192.0.2.0/24".parse().unwrap()],
-        };
-    }
-    let unique: BTreeMap<u8, u32> = service.endpoints.iter().copied().collect();
-    let destinations: Vec<_> = unique.into_iter().map(|pair| destination(&pair)).collect();
+    let destinations = destinations(&service.endpoints);
     let overlay = NodeOverlay {
         own: match service.is_here {
             true => destinations.iter().map(|d| d.address).collect(),
@@ -108,7 +118,7 @@ fn change(table: &mut NodeTable, number: u8, service: Option<&Service>) {
         ..NodeOverlay::default()
     };
     let record = Record {
-        frontends: vec![frontend],
+        frontends: Family::ALL.map(|family| frontend(family, service)).into(),
         destinations,
         affinity: service.is_sticky.then_some(Affinity {
             timeout_seconds: 10 + u32::from(number % 2),
@@ -120,8 +130,9 @@ fn change(table: &mut NodeTable, number: u8, service: Option<&Service>) {
     table.records.insert(key, Arc::new(record));
 }
 
-/// The node's ways and table, as an agent keeps them.
+/// The node's ways and the table of one family, as an agent keeps them. Services have both families.
 struct Node {
+    family: Family,
     table: NodeTable,
     ways: Ways,
     kernel: Option<TableContent>,
@@ -129,9 +140,10 @@ struct Node {
 }
 
 impl Node {
-    fn new() -> Self {
+    fn new(family: Family) -> Self {
         let table = NodeTable::default();
         let mut node = Self {
+            family,
             ways: Ways::new(&table, &NodeFacts::default()),
             table,
             kernel: None,
@@ -149,7 +161,7 @@ impl Node {
 
     fn whole(&self) -> Vec<Request> {
         let (node, there) = (&self.table.node, self.kernel.as_ref());
-        let desired = desire(Family::V4, &self.ways, &Config::default(), node, there);
+        let desired = desire(self.family, &self.ways, &Config::default(), node, there);
         plan(&desired.content, there, Surplus::Delete)
     }
 
@@ -166,7 +178,7 @@ impl Node {
         // Refused records stand in the order of their keys.
         assert_eq!(self.ways, anew);
         let there = self.kernel.as_ref().unwrap();
-        match plan_touched(Family::V4, &Config::default(), &self.ways, &touched, there) {
+        match plan_touched(self.family, &Config::default(), &self.ways, &touched, there) {
             Some(requests) => {
                 self.followed += 1;
                 assert_eq!(requests, self.whole());
@@ -185,8 +197,9 @@ proptest! {
             prop::collection::vec((0u8..10, prop::option::weighted(0.8, service())), 1..4),
             1..20,
         ),
+        family in prop::sample::select(Family::ALL.to_vec()),
     ) {
-        let mut node = Node::new();
+        let mut node = Node::new(family);
         for batch in changes {
             let mut table = node.table.clone();
             for (number, service) in &batch {
@@ -210,26 +223,28 @@ fn one_endpoint_more_is_followed() {
         is_ranged: false,
         is_left_out: false,
     };
-    let mut node = Node::new();
-    let mut followed = Vec::new();
-    for endpoints in [&[1, 2, 3][..], &[1, 2, 3, 4], &[1, 2, 3, 4, 5], &[1, 2]] {
-        let mut table = node.table.clone();
-        change(&mut table, 0, Some(&service(endpoints)));
-        node.follow(table);
-        followed.push(node.followed);
-    }
-    // The first and the third need a chain that is not there.
-    assert_eq!(followed, [0, 1, 1, 2]);
-    // So does the first import.
-    for (number, expected) in [(8, 2), (9, 3)] {
-        let mut table = node.table.clone();
-        let import = Service {
-            address: number,
-            ..service(&[1, number])
-        };
-        change(&mut table, number, Some(&import));
-        node.follow(table);
-        assert_eq!(node.followed, expected);
+    for family in Family::ALL {
+        let mut node = Node::new(family);
+        let mut followed = Vec::new();
+        for endpoints in [&[1, 2, 3][..], &[1, 2, 3, 4], &[1, 2, 3, 4, 5], &[1, 2]] {
+            let mut table = node.table.clone();
+            change(&mut table, 0, Some(&service(endpoints)));
+            node.follow(table);
+            followed.push(node.followed);
+        }
+        // The first and the third need a chain that is not there.
+        assert_eq!(followed, [0, 1, 1, 2]);
+        // So does the first import.
+        for (number, expected) in [(8, 2), (9, 3)] {
+            let mut table = node.table.clone();
+            let import = Service {
+                address: number,
+                ..service(&[1, number])
+            };
+            change(&mut table, number, Some(&import));
+            node.follow(table);
+            assert_eq!(node.followed, expected);
+        }
     }
 }
 
@@ -246,20 +261,23 @@ fn a_conflict_of_others_is_no_reason_to_compute_everything() {
         is_ranged: false,
         is_left_out: false,
     };
-    let mut node = Node::new();
-    let mut table = node.table.clone();
-    for (number, address) in [(0, 1), (1, 1), (2, 2)] {
-        change(&mut table, number, Some(&service(address)));
+    for family in Family::ALL {
+        let mut node = Node::new(family);
+        let mut table = node.table.clone();
+        for (number, address) in [(0, 1), (1, 1), (2, 2)] {
+            change(&mut table, number, Some(&service(address)));
+        }
+        node.follow(table);
+        // At the addresses of both families.
+        assert_eq!((node.ways.refused.len(), node.followed), (2, 0));
+        let mut table = node.table.clone();
+        change(&mut table, 2, Some(&service(3)));
+        node.follow(table);
+        assert_eq!((node.ways.refused.len(), node.followed), (2, 1));
+        // The holder of the way goes: the other has it.
+        let mut table = node.table.clone();
+        change(&mut table, 0, None);
+        node.follow(table);
+        assert_eq!((node.ways.refused.len(), node.ways.ways.len()), (0, 4));
     }
-    node.follow(table);
-    assert_eq!((node.ways.refused.len(), node.followed), (1, 0));
-    let mut table = node.table.clone();
-    change(&mut table, 2, Some(&service(3)));
-    node.follow(table);
-    assert_eq!((node.ways.refused.len(), node.followed), (1, 1));
-    // The holder of the way goes: the other has it.
-    let mut table = node.table.clone();
-    change(&mut table, 0, None);
-    node.follow(table);
-    assert_eq!((node.ways.refused.len(), node.ways.ways.len()), (0, 2));
 }

@@ -30,7 +30,8 @@ fn service() -> impl Strategy<Value = Service> {
     })
 }
 
-fn table_of(services: &BTreeMap<u8, Service>) -> NodeTable {
+fn table_of(family: Family, services: &BTreeMap<u8, Service>) -> NodeTable {
+    let vip = |bytes, kind, lists| vip(&address_in(family, bytes).to_string(), kind, lists);
     let mut all = NodeTable::default();
     for (number, service) in services {
         let name = number.to_string();
@@ -39,32 +40,32 @@ fn table_of(services: &BTreeMap<u8, Service>) -> NodeTable {
         } else {
             Lists::Cluster
         };
-        let mut balancer = vip(
-            &format!("192.0.2.{number}"),
-            FrontendKind::LoadBalancer,
-            lists,
-        );
+        let mut balancer = vip([192, 0, 2, *number], FrontendKind::LoadBalancer, lists);
         balancer.masquerade = !service.is_held;
-        let ranges = ["10.0.0.0/8", "172.16.0.0/12"];
-        let of_service = ranges.iter().zip([1, 2]);
-        let of_service = of_service.filter(|(_, bit)| service.ranges & bit != 0);
+        let ranges = [([10, 0, 0, 0], 8, 1), ([172, 16, 0, 0], 12, 2)];
+        let of_service = ranges.into_iter();
+        let of_service = of_service.filter(|(_, _, bit)| service.ranges & bit != 0);
         balancer.source_ranges = of_service
-            .map(|(range, _)| range.parse().unwrap())
+            .map(|(bytes, prefix, _)| network_in(family, bytes, prefix))
             .collect();
         if service.ranges & 4 != 0 {
-            balancer.source_ranges.extend(many_ranges());
+            balancer.source_ranges.extend(many_ranges(family));
         }
         let cluster_ip = vip(
-            &format!("10.96.0.{number}"),
+            [10, 96, 0, *number],
             FrontendKind::ClusterIp,
             Lists::Cluster,
         );
-        let mut record = record(&name, vec![cluster_ip, balancer], service.endpoints.into());
+        let mut record = record(&name, vec![cluster_ip, balancer], 0);
+        record.destinations = destinations_in(family, service.endpoints.into());
+        if service.endpoints > 0 {
+            record.available = [family].into_iter().collect();
+        }
         let timeout_seconds = 10 + u32::from(number % 2);
         record.affinity = service.is_sticky.then_some(Affinity { timeout_seconds });
         let own = NodeOverlay {
-            local: destinations(service.local.min(service.endpoints).into()),
-            own: destinations(service.local.into())
+            local: destinations_in(family, service.local.min(service.endpoints).into()),
+            own: destinations_in(family, service.local.into())
                 .iter()
                 .map(|d| d.address)
                 .collect(),
@@ -80,11 +81,12 @@ proptest! {
     #[test]
     fn tables_follow_each_other(
         states in prop::collection::vec(prop::collection::btree_map(1u8..9, service(), 0..8), 1..5),
+        family in prop::sample::select(Family::ALL.to_vec()),
     ) {
         let mut kernel: Option<TableContent> = None;
         for services in &states {
-            let table = table_of(services);
-            let mut wanted = desired(&table, kernel.as_ref());
+            let table = table_of(family, services);
+            let mut wanted = desired_in(family, &table, kernel.as_ref());
             if let Some(kernel) = &kernel {
                 renew_sources(&mut wanted, kernel);
             }
@@ -92,7 +94,7 @@ proptest! {
             let requests = plan(&wanted, kernel.as_ref(), Surplus::Delete);
             advance_in_order(&mut kernel, requests);
             prop_assert_eq!(kernel.as_ref(), Some(&wanted));
-            let again = desired(&table, kernel.as_ref());
+            let again = desired_in(family, &table, kernel.as_ref());
             prop_assert_eq!(&again, &wanted, "slots are stable");
             prop_assert_eq!(plan(&again, kernel.as_ref(), Surplus::Delete), []);
             // Each list has exactly its destinations.
