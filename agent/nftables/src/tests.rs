@@ -2,6 +2,7 @@
 
 mod families;
 mod properties;
+mod shares;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
