@@ -29,8 +29,9 @@ const MODES: [(&str, &str); 2] = [
 /// The modes to test: the lane's, or those of `PORTOLAN_KUBE_PROXY_MODES`.
 fn modes() -> impl Iterator<Item = (&'static str, &'static str)> {
     let asked = std::env::var("PORTOLAN_KUBE_PROXY_MODES").unwrap_or_else(|_| {
-        // The package's kernel of User Mode Linux has no nftables. IPVS mode starts thousands of programs, which takes
-        // too long on an emulated processor. A machine's own kernel may have no IPVS.
+        // The built kernel of lane `uml` has nftables too, but lane `netns` plays that mode. The package's kernel has no
+        // nftables that translates. IPVS mode starts thousands of programs, which takes too long on an emulated
+        // processor. A machine's own kernel may have no IPVS.
         let of_lane = match lane::lane().as_str() {
             "uml" => "ipvs",
             "debian" | "netns" => "nftables",
