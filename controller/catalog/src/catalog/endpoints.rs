@@ -122,10 +122,13 @@ impl Catalog {
         })
     }
 
-    /// The addresses in all slices of a Service, copies too.
-    pub fn addresses_of(&self, service: &ObjectKey) -> impl Iterator<Item = IpAddr> {
+    /// The addresses in all slices of a Service, copies too, each with the number of ports of its slice.
+    pub fn addresses_of(&self, service: &ObjectKey) -> impl Iterator<Item = (IpAddr, usize)> {
         let slices = self.slices_of(service, |_| true);
-        slices.flat_map(PackedSlice::addresses)
+        slices.flat_map(|slice| {
+            let ports = slice.port_count();
+            slice.addresses().map(move |address| (address, ports))
+        })
     }
 
     /// The slices of a Service whose family is wanted.

@@ -143,6 +143,11 @@ impl PackedSlice {
         self.ports.iter().filter(is_it).map(|port| port.port)
     }
 
+    /// The number of ports.
+    pub(crate) fn port_count(&self) -> usize {
+        self.ports.len()
+    }
+
     /// The number of endpoints.
     pub(crate) fn len(&self) -> usize {
         self.places.len()

@@ -196,21 +196,25 @@ impl Federation {
 
     /// Returns `true` if no endpoint of a Service can be a problem, whichever ports are exported. Mostly so, and the
     /// export, which is in no cache, is not looked at.
-    fn admits_all(&self, catalog: &Catalog, key: &ObjectKey) -> bool {
+    pub(super) fn admits_all(&self, catalog: &Catalog, key: &ObjectKey) -> bool {
         let Some(cluster) = self.objects.clusters.get(&*key.cluster) else {
             return true;
         };
-        let mut room = self.set.quota.endpoints_per_export;
+        let bound = self.set.quota.endpoints_per_export;
+        let mut room = usize::try_from(bound).unwrap_or(usize::MAX);
         let mut addresses = catalog.addresses_of(key);
-        let are_few = addresses.all(|address| {
-            let fits = room > 0 && cluster.network.admits(address).is_ok();
-            room = room.saturating_sub(1);
+        let are_few = addresses.all(|(address, ports)| {
+            // All ports of a slice may have one name: then each is an endpoint.
+            let endpoints = ports.max(1);
+            let fits = endpoints <= room && cluster.network.admits(address).is_ok();
+            room = room.saturating_sub(endpoints);
             fits
         });
         are_few && self.gateway_range(&key.cluster).is_none()
     }
 
-    fn of_endpoints(&self, catalog: &Catalog, key: &ObjectKey) -> Vec<FieldProblem> {
+    /// The problems with the endpoints of an exported Service.
+    pub(super) fn of_endpoints(&self, catalog: &Catalog, key: &ObjectKey) -> Vec<FieldProblem> {
         let cluster = self.objects.clusters.get(&*key.cluster);
         let facts = catalog
             .export(key)

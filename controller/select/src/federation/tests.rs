@@ -3,6 +3,7 @@
 //! Imports that follow any changes equal imports from scratch, and each rule of an import by itself.
 
 mod absent;
+mod admitted;
 mod adopted;
 mod affinity;
 mod counts;
