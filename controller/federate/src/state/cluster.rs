@@ -198,8 +198,10 @@ impl State {
                     *held + tick
                 };
                 let held = *held;
-                // Without a wait, a cluster that is silent would be back at once.
-                if !is_silent && self.listed && held >= self.return_after(settings) {
+                // Without a wait, a silent cluster would be back at once, and any cluster while self-preservation
+                // stops the clocks.
+                let may_return = !is_silent && self.listed && !tick.is_zero();
+                if may_return && held >= self.return_after(settings) {
                     self.reach = Reach::Returning;
                     self.step = Moving::at(1);
                     self.rise(settings, Duration::ZERO);

@@ -57,3 +57,27 @@ fn returns_wait_while_most_are_stale() {
     world.pass(1000);
     assert_eq!(world.shown("a"), (Phase::Lost, 0));
 }
+
+#[test]
+fn returns_without_a_wait_wait_while_most_are_stale() {
+    let mut world = World::new(5);
+    let at_once = Settings {
+        return_after: Duration::ZERO,
+        ramp_up: Duration::ZERO,
+        ..settings()
+    };
+    world.set("a", at_once);
+    world.cut("a");
+    world.pass(400);
+    world.cut("bcd");
+    world.pass(100);
+    assert!(world.fleet.is_preserving());
+    world.join("a");
+    world.pass(1000);
+    assert_eq!(world.shown("a"), (Phase::Lost, 0));
+    // Two of the four others are not too many.
+    world.join("b");
+    world.pass(1);
+    assert!(!world.fleet.is_preserving());
+    assert_eq!(world.shown("a"), (Phase::Ready, 20));
+}
