@@ -8,6 +8,7 @@ use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Connection, EchoServer, Host, Protocol};
 use portolan_e2e::wait::wait_for;
 
+use super::rows::apply;
 use super::world::{CHECKS, PORT, VIP, World, balancer, serve, vip};
 
 /// The line of a real server in the kernel, without its weight; `None` if it is not there.
@@ -162,6 +163,32 @@ fn checks_are_run_once_without_an_agent() {
     let (code, text) = run("mail");
     assert_eq!(code, Some(1), "{text}");
     assert_eq!(world.ipvsadm(), "", "nothing is programmed");
+}
+
+#[test]
+fn a_checked_backend_gets_another_weight_without_an_agent() {
+    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let world = World::new(1);
+    let a = world.real(0);
+    let _serving = serve(a);
+    let spec = format!("  checks: {CHECKS}\n");
+    world.write(&balancer(&spec, &[(a, "")]));
+    let mut agent = world.start_agent();
+    world.wait_for_answers(&[a.name()]);
+    agent.stop(PATIENT).unwrap();
+    assert_eq!(weight(&world, a), Some(1), "{}", world.ipvsadm());
+
+    world.write(&balancer(&spec, &[(a, ", weight: 3")]));
+    let (code, plan) = world.once(&["plan"]);
+    assert_eq!(code, Some(2), "{plan}");
+    let server = format!("-t {VIP}:{PORT} -r {}:{PORT}", a.v4());
+    let step = format!("~ -e {server} -m -w 3  # was 1");
+    assert!(plan.contains(&step), "no {step:?} in {plan}");
+    assert_eq!(weight(&world, a), Some(1), "a plan changes nothing");
+    apply(&world);
+    assert_eq!(weight(&world, a), Some(3), "{}", world.ipvsadm());
 }
 
 #[test]
