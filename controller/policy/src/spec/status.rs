@@ -26,7 +26,7 @@ pub struct ClusterStatus {
     /// Numbers of its exports and imports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<ClusterCounts>,
-    /// Conditions: `Connected` and `SelfPreservation`.
+    /// Conditions: `Accepted`, `Connected` and `SelfPreservation`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-crd" = serde_json::json!({
         "x-kubernetes-list-type": "map",
