@@ -20,9 +20,9 @@ impl Builder<'_> {
     ///
     /// A backend whose checks have no result yet keeps the weight that it has in the kernel, so that a restart of
     /// the agent changes nothing; one that is new has its initial weight. The sorry server serves on until the quorum
-    /// is known. Where no check will have one, a weight in the kernel says that the backend is up. With frontends of both families it also serves one of them alone, if no backend of that has a weight
-    /// and the checks have judged all of them. A state that an operator has set by command is a part of the health, and
-    /// hides that of the record.
+    /// is known. Where no check will have one, a weight in the kernel says that the backend is up. With frontends of
+    /// both families it also serves one of them alone, if no backend of that has a weight and the checks have judged
+    /// all of them. A state that an operator has set by command is a part of the health, and hides that of the record.
     ///
     /// A scheduler that refuses the clients of weight 0 gets no server with it: the others have all clients.
     pub(super) fn backends(
