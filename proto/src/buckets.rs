@@ -30,6 +30,13 @@ pub fn is_bucket_count(count: u32) -> bool {
     count.is_power_of_two() && count <= MAX_BUCKETS
 }
 
+/// The number of buckets for a wanted number: the next valid one, or [`MAX_BUCKETS`].
+#[must_use]
+pub fn bucket_count(wanted: usize) -> u32 {
+    let wanted = u32::try_from(wanted).unwrap_or(MAX_BUCKETS);
+    wanted.min(MAX_BUCKETS).next_power_of_two()
+}
+
 /// The hashes of `count` buckets of records, 8 bytes each.
 #[must_use]
 pub fn bucket_hashes<'a>(
@@ -111,6 +118,22 @@ mod tests {
             (8192, false),
         ] {
             assert_eq!(is_bucket_count(count), good, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_wanted_number_becomes_a_valid_one() {
+        let counts = [
+            (0, 1),
+            (1, 1),
+            (3, 4),
+            (4_096, 4_096),
+            (4_097, 4_096),
+            (usize::MAX, 4_096),
+        ];
+        for (wanted, count) in counts {
+            assert_eq!(bucket_count(wanted), count, "{wanted}");
+            assert!(is_bucket_count(count));
         }
     }
 }

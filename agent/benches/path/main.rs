@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     for services in sizes()? {
         for way in ways() {
             let rounds = match measure(way, services) {
-                // The others are measured all the same: a mode of kube-proxy may need an hour for many Services.
+                // The others are measured all the same: a mode of kube-proxy may not be ready in time.
                 Err(error) if !way.is_ours() => {
                     println!(
                         "{} with {services} services: not measured: {error:#}",

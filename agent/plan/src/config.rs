@@ -41,8 +41,7 @@ pub struct Config {
     pub clamp_remote_mss: bool,
     /// Sizes of nftables' sets, which the kernel must be able to change later.
     pub sizes_sets: bool,
-    /// Whether checks will judge the backends that no check has judged yet: they keep the weight that they have in the
-    /// kernel until then.
+    /// `true` if checks follow: a backend without a result keeps the weight that it has in the kernel until it has one.
     pub awaits_checks: bool,
 }
 

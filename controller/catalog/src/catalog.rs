@@ -111,8 +111,7 @@ impl Catalog {
         self.clusters.entry(Arc::clone(name)).or_default()
     }
 
-    /// An equal key of the names that are kept already: it takes no room of its own, and what is compared is in a cache
-    /// more often.
+    /// An equal key of the names that are kept already, which takes no room of its own.
     fn kept(&self, key: ObjectKey) -> ObjectKey {
         let Some((cluster, objects)) = self.clusters.get_key_value(&key.cluster) else {
             return key;

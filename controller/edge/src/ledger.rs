@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_model::{ContentHash, SetHash};
-use portolan_proto::buckets::{MAX_BUCKETS, is_bucket_count, short};
+use portolan_proto::buckets::{bucket_count, is_bucket_count, short};
 use portolan_proto::v1;
 use prost::bytes::Bytes;
 
-/// Objects of a bucket, on average. A stream that begins again costs 8 bytes for each bucket, and all objects of a
+/// The most objects of a bucket, on average, up to the greatest number of buckets. A stream that begins again costs 8 bytes for each bucket, and all objects of a
 /// bucket for each one that differs.
 const OBJECTS_PER_BUCKET: usize = 16;
 
@@ -173,12 +173,9 @@ impl<I: Id> Ledger<I> {
         ids.map(|(id, _)| Arc::clone(id)).collect()
     }
 
-    /// The number of buckets that suits the objects: a power of two, at most [`MAX_BUCKETS`].
+    /// The number of buckets for the objects.
     pub(crate) fn bucket_count(&self) -> u32 {
-        let ideal = self.objects.len().div_ceil(OBJECTS_PER_BUCKET);
-        u32::try_from(ideal).map_or(MAX_BUCKETS, |ideal| {
-            ideal.clamp(1, MAX_BUCKETS).next_power_of_two()
-        })
+        bucket_count(self.objects.len().div_ceil(OBJECTS_PER_BUCKET))
     }
 
     /// The ids in some of `count` buckets. Most transitions replace no bucket: they cost no hash of each id.

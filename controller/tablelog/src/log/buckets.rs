@@ -77,10 +77,3 @@ impl Buckets {
         sums
     }
 }
-
-/// The number of buckets for this many records: about one per record, up to [`MOST_BUCKETS`], as a
-/// hash is much shorter than a record.
-pub(crate) fn bucket_count(records: usize) -> u32 {
-    let ideal = records.next_power_of_two();
-    u32::try_from(ideal).map_or(MOST_BUCKETS, |ideal| ideal.clamp(1, MOST_BUCKETS))
-}

@@ -23,7 +23,6 @@ use portolan_model::Record;
 
 use crate::Origin;
 
-pub(crate) use buckets::bucket_count;
 pub use changes::TableHashes;
 pub(crate) use changes::{Changes, OwnChanges};
 pub(crate) use cluster::{Cluster, NodeChanges};

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use portolan_model::{NodeKey, SetHash};
-use portolan_proto::buckets::short;
+use portolan_proto::buckets::{bucket_count, short};
 use tokio::time::Instant;
 
 use super::answer::{First, Have, How};
 use super::{Scope, TableReader};
 use crate::feed::{Delivery, Feed, Question, full_commit};
-use crate::log::{OwnChanges, TableHashes, bucket_count};
+use crate::log::{OwnChanges, TableHashes};
 use crate::since::SMALL_TABLE;
 use crate::wire::{Chunks, Writer};
 
@@ -89,6 +89,7 @@ impl TableReader {
         if of.records().bytes() < SMALL_TABLE {
             return First::Snapshot;
         }
+        // About one for each record: a hash is much shorter than a record.
         let count = bucket_count(of.records().len());
         let records = theirs.records;
         let mut memo = feed.memo();

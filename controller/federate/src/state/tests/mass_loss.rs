@@ -47,7 +47,11 @@ fn one_cluster_alone_is_no_mass_and_is_lost() {
 
 #[test]
 fn returns_wait_while_most_are_stale() {
-    let mut world = World::new(5);
+    back_while_most_are_stale(&mut World::new(5));
+}
+
+/// Loses `a`, which is back while three of four others are stale: it waits.
+fn back_while_most_are_stale(world: &mut World) {
     world.cut("a");
     world.pass(400);
     world.cut("bcd");
@@ -67,14 +71,7 @@ fn returns_without_a_wait_wait_while_most_are_stale() {
         ..settings()
     };
     world.set("a", at_once);
-    world.cut("a");
-    world.pass(400);
-    world.cut("bcd");
-    world.pass(100);
-    assert!(world.fleet.is_preserving());
-    world.join("a");
-    world.pass(1000);
-    assert_eq!(world.shown("a"), (Phase::Lost, 0));
+    back_while_most_are_stale(&mut world);
     // Two of the four others are not too many.
     world.join("b");
     world.pass(1);
