@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use portolan_e2e::rig::{Host, Rig, RigConfig};
 use portolan_e2e::wait::{wait_for, wait_with_pauses};
-use portolan_netlink::ipvs::Ipvs;
+use portolan_netlink::ipvs::{Ipvs, Request, State};
 
 use crate::busy::Spinners;
 use crate::director::{Director, Program};
@@ -48,19 +48,53 @@ pub(crate) fn start(program: Program, load: Load) -> Result<Duration> {
     director.programmed(load, begun)
 }
 
-/// The time that `ipvsadm -R` takes for the same servers: it does nothing else.
-pub(crate) fn restored(load: Load) -> Result<Duration> {
+/// Times of the same servers without a director.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Restored {
+    /// `ipvsadm -R`, which does nothing else.
+    pub(crate) ipvsadm: Duration,
+    /// The kernel's own: one batch of messages, by a program that has started and knows what to send.
+    pub(crate) kernel: Duration,
+}
+
+/// Programs the servers by `ipvsadm -R`, reads them, and programs what was read once more.
+pub(crate) fn restored(load: Load) -> Result<Restored> {
     let rig = machine()?;
     let text = load.ipvsadm();
     let begun = Instant::now();
     let namespace = rig.node(0).namespace();
     namespace.exec_with_input(&["ipvsadm", "-R"], &text)?;
-    let took = begun.elapsed();
-    let state = namespace.run(|| -> Result<_> { Ok(Ipvs::open()?.dump()?) })??;
-    let servers = state.virtual_servers.values();
-    let count: usize = servers.map(|server| server.real_servers.len()).sum();
-    ensure!(u32::try_from(count)? == load.total(), "{count} are there");
-    Ok(took)
+    let ipvsadm = begun.elapsed();
+    let requests = requests(&namespace.run(|| -> Result<_> { Ok(Ipvs::open()?.dump()?) })??);
+    let count = u32::try_from(requests.len())?;
+    let expected = u32::from(load.services) + load.total();
+    ensure!(count == expected, "{count} servers are there");
+    namespace.exec(&["ipvsadm", "-C"])?;
+    let kernel = namespace.run(|| -> Result<_> {
+        let mut ipvs = Ipvs::open()?;
+        let begun = Instant::now();
+        let refused = ipvs.apply(&requests)?;
+        let took = begun.elapsed();
+        ensure!(refused.is_empty(), "{refused:?}");
+        Ok(took)
+    })??;
+    Ok(Restored { ipvsadm, kernel })
+}
+
+/// The requests that add all servers.
+fn requests(state: &State) -> Vec<Request> {
+    let mut requests = Vec::new();
+    for (&key, server) in &state.virtual_servers {
+        let config = Arc::clone(&server.config);
+        requests.push(Request::AddService { key, config });
+        let servers = server.real_servers.iter();
+        requests.extend(servers.map(|(&real_server, &config)| Request::AddDest {
+            key,
+            real_server,
+            config,
+        }));
+    }
+    requests
 }
 
 /// Figures of a program with checks.
