@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Output};
 
 use portolan_e2e::cluster::program;
+use portolan_e2e::ports;
 use portolan_e2e::saved_table::saved_table;
 use portolan_e2e::wait::wait_for;
 
@@ -62,7 +63,9 @@ fn checks_have_the_defaults_of_their_host() {
     let Some(fleet) = fleet_or_skip(temporary.path()) else {
         return;
     };
-    let backend = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // While it is down, nobody else may listen at its port.
+    let [port] = ports::reserve().unwrap();
+    let backend = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
     let address = backend.local_addr().unwrap();
     // The timer that decides is left to the hosts.
     let undecided = balancer(address, "").replace(", fall: 2", "");
@@ -93,7 +96,9 @@ fn a_director_is_followed_by_its_host_alone() {
     let Some(mut fleet) = fleet_or_skip(temporary.path()) else {
         return;
     };
-    let backend = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // While it is down, nobody else may listen at its port.
+    let [port] = ports::reserve().unwrap();
+    let backend = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
     let address = backend.local_addr().unwrap();
     assert_eq!(fleet.apply(&balancer(address, ""), &[]).0, Some(0));
     let one = director(&fleet, "lb-1");
