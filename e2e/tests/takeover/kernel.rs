@@ -85,12 +85,14 @@ pub(crate) fn assert_nothing_of_kube_proxy(node: &Host) {
     assert_without("rules", &rules(node), &["KUBE-IPVS-OUT-FILTER"]);
     let sets = text(node, "ipset list -n");
     assert_without("sets", &sets, &["SOURCE-IP", "PORTOLAN-TAKEOVER"]);
-    let servers = text(node, "ipvsadm -Ln");
-    assert_without(
-        "virtual servers",
-        &servers,
-        &["10.96.0.13:", "[fd00:10:96::13]"],
-    );
+    // The agent may have taken over before it was told that the Service was deleted.
+    let servers = wait_with_pauses("the deleted Service to go", PATIENT, PAUSE, || {
+        let servers = text(node, "ipvsadm -Ln");
+        let deleted = ["10.96.0.13:", "[fd00:10:96::13]"];
+        let is_gone = !deleted.iter().any(|address| servers.contains(address));
+        is_gone.then_some(servers)
+    })
+    .unwrap();
     assert!(servers.contains("FWM"), "{servers}");
     assert!(routes(node).contains(WEB[0]) && routes(node).contains(WEB[1]));
 }
