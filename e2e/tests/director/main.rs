@@ -56,6 +56,7 @@ fn requests_follow_the_health_of_the_backends() {
     drop(serving_a);
     world.wait_for_answers(&[b.name()]);
     assert!(world.ipvsadm().contains("-w 0"), "{}", world.ipvsadm());
+    world.wait_for_saved(&[(a, "Down"), (b, "Up")]);
     // A restart begins where the last run ended, and changes nothing.
     let before = world.ipvsadm();
     agent.kill9().unwrap();
@@ -70,6 +71,11 @@ fn requests_follow_the_health_of_the_backends() {
     world.wait_for_answers(&[a.name()]);
     let _serving_b = serve(b);
     world.wait_for_answers(&[a.name(), b.name()]);
+    // The sorry server stays at weight 0 for the time that its connections have.
+    let address = format!("{}:{PORT}", sorry.v4());
+    let is_gone = || (!world.ipvsadm().contains(&address)).then_some(());
+    wait_for("the end of the sorry server", PATIENT, is_gone).unwrap();
+    world.wait_for_saved(&[(a, "Up"), (b, "Up")]);
 
     // A bad file changes nothing, and says so.
     let before = world.ipvsadm();

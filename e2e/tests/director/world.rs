@@ -10,6 +10,7 @@ use portolan_e2e::ask::PROMPT;
 use portolan_e2e::cluster::{PATIENT, program};
 use portolan_e2e::rig::{EchoServer, Host, Process, Protocol, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
+use serde_json::Value;
 
 /// The virtual address.
 pub(crate) const VIP: &str = "192.0.2.10";
@@ -142,6 +143,26 @@ impl World {
             "{last:?}, expected {expected:?}: {}",
             self.ipvsadm()
         );
+    }
+
+    /// Waits until the states of backends are on disk, from where the next run takes them: the agent saves them at most
+    /// once a second.
+    pub(crate) fn wait_for_saved(&self, expected: &[(&Host, &str)]) {
+        let path = self.directory.path().join("state").join("health");
+        let are_saved = || {
+            let content = std::fs::read(&path).ok()?;
+            // A line with the version comes first, and a checksum of 32 bytes.
+            let line = content.iter().position(|byte| *byte == b'\n')?;
+            let saved: Value = serde_json::from_slice(content.get(line + 33..)?).ok()?;
+            let backends = saved["balancers"][0]["backends"].as_array()?;
+            let is_saved = |(host, state): &(&Host, &str)| {
+                let address = format!("{}:{PORT}", host.v4());
+                let mut backends = backends.iter();
+                backends.any(|each| each["address"] == address && each["state"] == *state)
+            };
+            expected.iter().all(is_saved).then_some(())
+        };
+        wait_for("the saved states", PATIENT, are_saved).unwrap();
     }
 
     /// Answers by server; failures under an empty name.
