@@ -82,6 +82,7 @@ fn a_backend_is_drained_until_it_is_enabled() {
     assert_eq!(world.ask_agent(&["reload"]).0, Some(0));
     assert!(world.ipvsadm().contains("-s wrr"), "{}", world.ipvsadm());
     assert_eq!(weight(&world, a), Some(0));
+    world.wait_for_saved(&[(a, "Up"), (b, "Up")]);
     agent.kill9().unwrap();
     let _agent = world.start_agent();
     let is_there = || (world.ask_agent(&["status", "--healthy"]).0 == Some(0)).then_some(());
@@ -104,9 +105,10 @@ fn a_disabled_backend_leaves_and_a_command_wins_over_the_file() {
     let mut both = connect_to_both(&world);
     let answer = backend(&world, "disable", &["--for=1h"]);
     assert!(answer.contains("disabled (by command, until 2"), "{answer}");
-    assert_eq!(world.count(12), [(b.name().to_owned(), 12)].into());
-    both.iter_mut().for_each(|each| drop(each.ask().unwrap()));
+    // It leaves after 5 s, so the looks that need it come first.
     assert_eq!(weight(&world, a), Some(0), "{}", world.ipvsadm());
+    both.iter_mut().for_each(|each| drop(each.ask().unwrap()));
+    assert_eq!(world.count(12), [(b.name().to_owned(), 12)].into());
     let is_gone = || weight(&world, a).is_none().then_some(());
     wait_for("the end of the drain", PATIENT, is_gone).unwrap();
     backend(&world, "enable", &[]);
