@@ -4,7 +4,9 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
+use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::rig::Host;
+use portolan_e2e::wait::wait_for;
 use portolan_model::Family;
 use portolan_netlink::nftables::{Nftables, Request};
 use portolan_nftables::{detach_requests, unmark_requests};
@@ -78,13 +80,14 @@ fn asked(node: &Host) -> String {
         client
             .send_to(b"?", SERVICE.parse::<SocketAddr>().unwrap())
             .unwrap();
-        // A packet over the loopback device has arrived when it is sent.
-        let arrived = servers
-            .iter()
-            .find(|server| server.recv(&mut [0; 8]).is_ok());
-        arrived.map(|server| server.local_addr().unwrap().to_string())
+        // On a busy processor another thread of the kernel delivers the packet.
+        let arrived = wait_for("the question", PATIENT, || {
+            let mut servers = servers.iter();
+            servers.find(|server| server.recv(&mut [0; 8]).is_ok())
+        });
+        arrived.unwrap().local_addr().unwrap().to_string()
     };
-    node.namespace().run(ask).unwrap().unwrap_or_default()
+    node.namespace().run(ask).unwrap()
 }
 
 /// Packets with the mark, translated ones, and translated ones with a mark.
