@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use portolan_e2e::cluster::{Cluster, control};
+use portolan_e2e::cluster::{Cluster, PATIENT, control};
 use portolan_e2e::conformance::Stage;
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{service, slice_named};
@@ -150,6 +150,10 @@ fn tables_of_nft_are_those_of_a_real_kube_proxy() {
             let load = ["nft", "-f", "-"];
             node.namespace().exec_with_input(&load, &text).unwrap();
         }
+        // While the kernel enlarges sets without a size, a listing may lack elements.
+        let _ = wait_for("the whole tables", PATIENT, || {
+            (tables(node) == theirs[number]).then_some(())
+        });
         for (theirs, ours) in theirs[number].iter().zip(tables(node)) {
             let count: usize = theirs.values().map(Vec::len).sum();
             println!("kube-proxy has {count} lines in {} objects", theirs.len());

@@ -17,6 +17,7 @@ use portolan_e2e::conformance::{
 };
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Node, Process, Protocol, Rig, RigConfig, has_sctp};
+use portolan_e2e::wait::wait_for;
 use portolan_model::Family;
 use portolan_netlink::nftables::{Nftables, Set, TableContent};
 use serde_json::{Value, json};
@@ -240,6 +241,11 @@ fn tables_of_nft_are_those_of_our_messages_and_answer_alike() {
                 .exec_with_input(&["nft", "-f", "-"], &text)
                 .unwrap();
         }
+        // While the kernel enlarges sets without a size, a reading may lack elements.
+        let wanted = before.each_ref().map(shape);
+        let _ = wait_for("the whole content", PATIENT, || {
+            (content(node).each_ref().map(shape) == wanted).then_some(())
+        });
         for (before, after) in before.iter().zip(content(node)) {
             assert_eq!(shape(before), shape(&after));
         }
