@@ -87,6 +87,12 @@ impl Traffic {
     pub(crate) fn stop(&mut self) {
         let mut failed = Vec::new();
         for account in self.loads.drain(..) {
+            // The rest of the test may take too little time for so many on a busy machine.
+            wait_for(account.name, LONG, || {
+                let load = &account.load;
+                (load.answered() + load.failed() as u64 > 1_000).then_some(())
+            })
+            .unwrap();
             let report = account.load.stop();
             println!(
                 "{}: {} requests, {} failed, slowest {}, by {:?}",

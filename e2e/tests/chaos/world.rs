@@ -184,9 +184,15 @@ impl World {
             let expected: Value = serde_json::from_str(&expected).unwrap();
             assert!(expected["records"].as_array().unwrap().len() >= 4);
             let node = self.rig.node(number);
-            let has = http_get(node.namespace(), AGENT_ADMIN, "/debug/table").unwrap();
-            let has: Value = serde_json::from_str(&has).unwrap();
-            assert_eq!(has, expected, "node {number}");
+            let has = || -> Value {
+                let has = http_get(node.namespace(), AGENT_ADMIN, "/debug/table").unwrap();
+                serde_json::from_str(&has).unwrap()
+            };
+            // The endpoints over UDP, which are written last, may come later than those over TCP.
+            let waited = wait_for("the newest table", LONG, || {
+                (has() == expected).then_some(())
+            });
+            assert!(waited.is_ok(), "node {number}: {} != {expected}", has());
         }
         for number in 0..2 {
             self.compare_with_rebuild(number);
