@@ -148,6 +148,11 @@ fn a_certificate_is_replaced_without_a_gap() {
     secure.replace_certificate(&name, VALID);
     secure.cluster.start_agent(0).unwrap();
     secure.cluster.wait_until_ready(0).unwrap();
+    // Without a table of its stream in time the agent is ready with that on its disk.
+    wait_for("the stream's table", PATIENT, || {
+        (secure.agent_metric(0, "portolan_agent_commits_total") > 0.0).then_some(())
+    })
+    .unwrap();
     let opened = secure.agent_metric(0, "portolan_agent_streams_total");
     let resumed = "portolan_controller_sessions_resumed_equal_total";
     let resumed_before = secure.controller_metric(resumed);
