@@ -64,9 +64,7 @@ async fn healthz(health: Health, ending: &CancellationToken) -> SocketAddr {
 
 /// The listeners of a Service with a health check node port and an endpoint here.
 async fn health_check(health: Health) -> (HealthChecks, SocketAddr) {
-    let free = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let [port] = portolan_e2e::ports::reserve().unwrap();
     let mut registry = Registry::default();
     let families = vec![Family::V4];
     let mut checks = HealthChecks::register(families, Default::default(), health, &mut registry);
