@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_e2e::figure::{Goal, figure};
+use portolan_e2e::wait::wait_for;
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use crate::client::{Client, config, patiently, tls};
+use crate::client::{Client, PATIENCE, config, patiently, tls};
 use crate::server::{Server, raise_descriptors};
 
 /// The number of connections that never send a byte.
@@ -215,5 +216,10 @@ async fn invalid_input_ends_only_its_own_connection() {
     }
     server.publish(2);
     bystander.until(2).await;
+    // The server closes a connection before it counts it.
+    wait_for("three refusals", PATIENCE, || {
+        (server.refused("handshake") >= 3.0).then_some(())
+    })
+    .unwrap();
     assert_eq!(server.refused("handshake"), 3.0);
 }
