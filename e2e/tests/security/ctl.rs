@@ -210,7 +210,8 @@ fn exit(server: &Server, args: &[&str]) -> (Option<i32>, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_wait_until_a_service_is_programmed() {
     let server = Server::start();
-    let short = "--timeout=300ms";
+    // Longer than an answer takes on a busy machine: without any the command fails.
+    let short = "--timeout=2s";
     // No agent has connected, so no state is known.
     assert_eq!(exit(&server, &["wait", "default/s0", short]).0, Some(1));
     let mut client = Client::connect(server.agents, config(&server.certs().join("nodes/a")), "a")
