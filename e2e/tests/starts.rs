@@ -97,7 +97,12 @@ fn health(cluster: &Cluster, path: &str) -> Result<Value, String> {
 
 /// Asserts that an agent ends with this reason in its log, and leaves the kernel unchanged.
 fn refuses(cluster: &mut Cluster, path: &str, args: &[&str], reason: &str) {
-    let before = kernel(cluster.rig.node(0));
+    let node = cluster.rig.node(0);
+    wait_for("routes of all link-local addresses", PATIENT, || {
+        has_link_routes(&kernel_state(node)).then_some(())
+    })
+    .unwrap();
+    let before = kernel(node);
     let start = |command: &mut std::process::Command| {
         command.args(args).env("PATH", path);
     };
@@ -369,6 +374,18 @@ fn has_ipv6_routes(state: &[String; 5]) -> bool {
     let has_route = |address: &&str| routes.contains(&format!("\nlocal {address} dev "));
     let is_of_link = |address: &&str| address.starts_with("fe80:");
     addresses.iter().any(is_of_link) && addresses.iter().all(has_route)
+}
+
+/// Returns `true` if each link-local address of a host has its local route, which comes when no neighbour has claimed
+/// the address for a second or two.
+fn has_link_routes([.., addresses, routes]: &[String; 5]) -> bool {
+    let mut of_links = addresses
+        .lines()
+        .filter_map(|line| line.split_once(" inet6 fe80:"));
+    of_links.all(|(_, rest)| {
+        let rest = rest.split('/').next().unwrap_or_default();
+        routes.contains(&format!("\nlocal fe80:{rest} dev "))
+    })
 }
 
 /// A part of the rules of Calico's Felix.
