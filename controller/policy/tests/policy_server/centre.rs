@@ -135,16 +135,21 @@ pub(crate) fn follows(servers: &Servers, centre: Centre) {
     let header: Vec<_> = columns.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(header, ["NAME", "PHASE", "STEP", "CONTACT", "AGE"]);
 
+    await_status(servers, "us-1", |status| status["phase"] == "Ready");
     // Bits of a host: no schema says that.
     apply(servers, &[], &centre.cluster("us-1", "10.2.0.1/16")).unwrap();
     let refused = ["False", "InvalidNetwork"];
     let status = await_status(servers, "us-1", |status| has(status, "Accepted", refused));
     assert_eq!(status["phase"], "Ready");
-    let problems = centre.get("/debug/problems").unwrap();
-    assert!(
-        problems.contains("Cluster us-1: spec.network.podCIDRs[0]"),
-        "{problems}"
-    );
+    // The status and the problems have ways of their own.
+    let problem = "Cluster us-1: spec.network.podCIDRs[0]";
+    wait_for(problem, PATIENT, || {
+        centre
+            .get("/debug/problems")?
+            .contains(problem)
+            .then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}: {:?}", centre.get("/debug/problems")));
     centre.await_clusters(&["eu-1", "us-1"]);
 
     servers

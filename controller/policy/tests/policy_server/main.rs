@@ -101,12 +101,12 @@ fn definitions_are_accepted(servers: &Servers) {
             .iter()
             .all(|one| one["type"] != "NonStructuralSchema");
         assert!(is_structural, "{kind}: {conditions:#?}");
+        // Discovery follows each definition.
+        wait_for("the kind", PATIENT, || {
+            servers.kubectl(&["get", &name]).ok()
+        })
+        .unwrap();
     }
-    // Discovery follows the definitions.
-    wait_for("the kinds", PATIENT, || {
-        servers.kubectl(&["get", "clusters.portolan.dev"]).ok()
-    })
-    .unwrap();
 }
 
 /// The texts of blocks of YAML on a page; of a file of objects the file.
