@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use portolan_agent::subscribe::{self, ClusterPin, HeldView, Report, SubscribeConfig, Subscribed};
@@ -40,8 +41,10 @@ pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     assert!(timeout(PATIENCE, wait).await.is_ok(), "{what}");
 }
 
+/// Any port of an IP address of its own, at which no other test takes it while its server restarts.
 pub(crate) fn any_port() -> SocketAddr {
-    ([127, 0, 0, 1], 0).into()
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    ([127, 0, 1, NEXT.fetch_add(1, Ordering::Relaxed)], 0).into()
 }
 
 /// The serving half of a controller or a relay.
