@@ -283,7 +283,8 @@ async fn an_edge_has_more_objects_than_an_agent_may_send() {
 
 #[tokio::test]
 async fn a_replica_that_returns_is_sent_the_objects_again() {
-    let mut replica = Replica::start("127.0.0.1:0").await;
+    // Of an IP address at which no other test takes the port meanwhile.
+    let mut replica = Replica::start("127.0.0.3:0").await;
     let edge = Edge::start(&[&replica]);
     edge.send(put(0..10)).await;
     edge.send(Event::Synced).await;

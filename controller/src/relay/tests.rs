@@ -101,7 +101,8 @@ async fn until(readiness: &Readiness, pending: &[&str]) {
 
 #[tokio::test]
 async fn a_relay_is_not_ready_while_no_controller_gives_it_tables() {
-    let upstream = Upstream::start(([127, 0, 0, 1], 0).into(), true);
+    // Of an IP address at which no other test takes the port meanwhile.
+    let upstream = Upstream::start(([127, 0, 0, 2], 0).into(), true);
     let address = upstream.address;
     let (vital, _failures) = Vital::new(CancellationToken::new());
     let readiness = start_relay(address, &vital);

@@ -322,7 +322,8 @@ fn imports(desk: &PlanDesk, served: &mut BTreeMap<ImportName, ImportPlan>) -> us
 
 #[tokio::test]
 async fn a_centre_that_lost_its_clusters_takes_no_imports_away() {
-    let mut replicas = [Replica::start("127.0.0.1:0").await];
+    // Of an IP address at which no other test takes the port meanwhile.
+    let mut replicas = [Replica::start("127.0.0.4:0").await];
     let edge = begun(&mut replicas, None).await;
     let [replica] = replicas;
     let directory = tempfile::tempdir().unwrap();
