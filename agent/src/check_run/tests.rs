@@ -26,10 +26,10 @@ fn write(directory: &Path, backends: &[SocketAddr], checks: &str) -> CheckRunArg
     }
 }
 
-/// A port that answers, and one that refuses.
+/// A port that answers, and one that refuses. The latter is of an IP address at which no other test takes it.
 async fn ports() -> (TcpListener, SocketAddr, SocketAddr) {
     let open = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = TcpListener::bind("127.0.0.2:0").await.unwrap();
     let (of_open, of_closed) = (open.local_addr().unwrap(), closed.local_addr().unwrap());
     (open, of_open, of_closed)
 }

@@ -187,7 +187,8 @@ async fn a_stream_is_resumed_with_what_changed() {
 
 #[tokio::test]
 async fn an_agent_goes_where_there_is_a_controller() {
-    let gone = listen(any_port()).local_addr().unwrap();
+    // Of an IP address at which no other test takes the port.
+    let gone = listen(([127, 0, 0, 2], 0).into()).local_addr().unwrap();
     let first = Server::start(any_port(), &["x"]).await;
     let second = Server::start(any_port(), &["x", "y"]).await;
     let mut agent = Agent::start(&[gone, first.address, second.address]);
