@@ -57,7 +57,8 @@ impl Rig {
         std::fs::write(&program, script).unwrap();
         let executable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(&program, executable).unwrap();
-        let text = FILE.replace("PROGRAM", &program.display().to_string());
+        // Not the script itself: another thread may start a child while it is open for writing.
+        let text = FILE.replace("PROGRAM", &format!("/bin/sh, {}", program.display()));
         let file = portolan_director::File {
             name: "lb.yaml",
             text: &text,
