@@ -67,9 +67,9 @@ where
     address
 }
 
-/// An address where nobody listens.
+/// An address where nobody listens. Servers of other tests have another IP address, so that none takes the port.
 pub(crate) async fn refusing() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
     listener.local_addr().unwrap()
 }
 

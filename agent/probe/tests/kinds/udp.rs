@@ -24,8 +24,9 @@ pub(crate) async fn answering(answer: impl Fn(&[u8]) -> Vec<u8> + Send + 'static
     address
 }
 
+/// An address where nobody receives. Servers of other tests have another IP address, so that none takes the port.
 pub(crate) async fn closed() -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let socket = UdpSocket::bind("127.0.0.2:0").await.unwrap();
     socket.local_addr().unwrap()
 }
 
