@@ -6,13 +6,13 @@ use std::path::Path;
 use portolan_health::{DynamicWeight, Outcome};
 use portolan_model::check::{FileProbe, Probe};
 
-use crate::rig::{check, failure, run, short};
+use crate::rig::{check, failure, run};
 
 /// The outcome of a check of a path.
 async fn told_of(path: &Path) -> Outcome {
     let path = path.to_str().unwrap().to_owned();
     let probe = Probe::File(FileProbe { path, weight: 0 });
-    run(&short(probe), "127.0.0.1:1".parse().unwrap()).await
+    run(&check(probe), "127.0.0.1:1".parse().unwrap()).await
 }
 
 async fn told(content: &str, weight: i32) -> Outcome {

@@ -14,7 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::TlsAcceptor;
 
-use crate::rig::{answering, check, failure, refusing, run, serve, short, silent, slow, times_out};
+use crate::rig::{answering, check, failure, refusing, run, serve, silent, slow, times_out};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const BODY: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -140,7 +140,7 @@ async fn a_certificate_is_verified_if_asked() {
     let pipe = other.path("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
     probe.verify = Verify::Ca(pipe.clone());
-    let outcome = run(&short(Probe::Tls(probe.clone())), server).await;
+    let outcome = told(probe.clone(), server).await;
     // A reader that waits for a writer would keep the test from its end.
     let both_ends = std::fs::File::options().read(true).write(true).open(&pipe);
     drop(both_ends.unwrap());
