@@ -35,7 +35,8 @@ fn much() -> TableDelta {
 #[tokio::test]
 async fn an_agent_that_takes_nothing_is_cut_off_and_disturbs_no_other() {
     let config = ServeConfig {
-        stall_timeout: Duration::from_millis(150),
+        // A busy machine may stop all of this for a while.
+        stall_timeout: Duration::from_secs(1),
         ..ServeConfig::default()
     };
     let mut server = Server::synced_with(config, &[much()]).await;
