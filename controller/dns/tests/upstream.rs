@@ -88,7 +88,7 @@ fn found(query: Message) -> Message {
 }
 
 async fn ask(servers: &[SocketAddr]) -> Result<Message> {
-    let upstream = Upstream::new(servers, Duration::from_millis(300));
+    let upstream = Upstream::new(servers, Duration::from_secs(1));
     let server = Server::new(zone()?).with_upstream(upstream);
     let mut query = Message::new(9, MessageType::Query, OpCode::Query);
     query.add_query(Query::query(Name::from_ascii(NAME)?, RecordType::A));
