@@ -33,7 +33,7 @@ fn open() -> Result<Ipvs, String> {
 /// Waits until all threads of sync daemons wait for work. One that is stopped before it ever ran may take
 /// seconds to end.
 fn wait_for_threads() {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let is_waiting = |stat: &str| {
         stat.rsplit(')')
             .next()
