@@ -88,10 +88,10 @@ fn requests(state: &State) -> Vec<Request> {
         let config = Arc::clone(&server.config);
         requests.push(Request::AddService { key, config });
         let servers = server.real_servers.iter();
-        requests.extend(servers.map(|(&real_server, &config)| Request::AddDest {
+        requests.extend(servers.map(|(real_server, config)| Request::AddDest {
             key,
             real_server,
-            config,
+            config: *config,
         }));
     }
     requests

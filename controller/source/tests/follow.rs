@@ -131,7 +131,8 @@ async fn follow(servers: &Servers) {
     assert_eq!(follower.streamed(), 3);
     // The server counts a listing after it has sent its end.
     let counted = || (streamed(servers) > before).then_some(());
-    wait_for("the server's count", LONG, counted).unwrap();
+    let waited = wait_for("the server's count", LONG, counted);
+    assert!(waited.is_ok(), "{waited:?}");
     let versions = follower.catalog.source_versions()[""];
     assert!(versions.iter().all(|version| *version > 0), "{versions:?}");
 

@@ -27,7 +27,7 @@ mod world;
 use std::net::IpAddr;
 
 use portolan_e2e::ask::{answers, sources};
-use portolan_e2e::cluster::PATIENT;
+use portolan_e2e::cluster::{PATIENT, agent_is_ready};
 use portolan_e2e::director_demo;
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::Protocol;
@@ -61,7 +61,7 @@ fn requests_follow_the_health_of_the_backends() {
     let before = world.ipvsadm();
     agent.kill9().unwrap();
     let mut agent = world.start_agent();
-    agent.wait_for_log("programmed", PATIENT).unwrap();
+    agent_is_ready(world.director(), PATIENT).unwrap();
     assert_eq!(world.ipvsadm(), before);
     assert_eq!(world.count(6), [(b.name().to_owned(), 6)].into());
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use portolan_e2e::ask::PROMPT;
-use portolan_e2e::cluster::PATIENT;
+use portolan_e2e::cluster::{PATIENT, agent_is_ready};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Host, Protocol, RequestError};
 use portolan_e2e::wait::wait_for;
@@ -130,8 +130,8 @@ fn ports_of_ranges_and_packets_with_a_mark_go_to_one_server_of_a_client() {
     // A restart keeps the marks, and so the connections of clients.
     let before = world.ipvsadm();
     agent.kill9().unwrap();
-    let mut agent = world.start_agent();
-    agent.wait_for_log("programmed", PATIENT).unwrap();
+    let _agent = world.start_agent();
+    agent_is_ready(world.director(), PATIENT).unwrap();
     assert_eq!(world.ipvsadm(), before);
     // What the file no longer has goes, with the entries that set the marks.
     let only_mark = file(&world).split("---\n").last().unwrap().to_owned();

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use portolan_e2e::ask::PROMPT;
-use portolan_e2e::cluster::PATIENT;
+use portolan_e2e::cluster::{PATIENT, agent_is_ready};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Host, Protocol};
 use portolan_e2e::wait::wait_for;
@@ -143,8 +143,8 @@ fn a_check_by_way_of_the_service_finds_a_missing_address_and_a_missing_tunnel() 
     // A restart keeps the marks.
     let before = world.ipvsadm();
     agent.kill9().unwrap();
-    let mut agent = world.start_agent();
-    agent.wait_for_log("programmed", PATIENT).unwrap();
+    let _agent = world.start_agent();
+    agent_is_ready(world.director(), PATIENT).unwrap();
     assert_eq!(world.ipvsadm(), before);
     // Without the virtual servers of the checks, which go with them, the backends stay.
     world.write(&text.replace("via: Service, ", ""));
