@@ -290,15 +290,44 @@ fn ports_by_mark_with_persistence_are_left_out() {
 }
 
 #[test]
-fn a_port_that_only_some_frontends_need_is_refused() {
-    let with = |port: u16| {
+fn marks_have_an_object_of_their_own_where_addresses_need_the_ports_of_servers() {
+    let with = |server: &str| {
         keepalived(&format!(
             "virtual_server_group g {{\n 192.0.2.1 80\n fwmark 7\n}}\nvirtual_server group g {{\n protocol TCP\n \
-             lvs_method NAT\n persistence_timeout 300\n real_server 10.0.0.1 {port}\n}}\n"
+             lvs_method NAT\n persistence_timeout 300\n quorum_up /bin/up\n {server}\n}}\n"
         ))
     };
-    assert_eq!(only(&with(80)).backends[0].port, None);
-    assert_eq!(with(8080).exit_code(), 1);
+    let checked = "{\n TCP_CHECK\n }";
+    let one = with(&format!("real_server 10.0.0.1 80 {checked}"));
+    assert_eq!(only(&one).backends[0].port, None);
+    for servers in [
+        format!("real_server 10.0.0.1 8080 {checked}\n real_server 10.0.0.2 8081 {checked}"),
+        format!("sorry_server 10.0.0.9 8080\n real_server 10.0.0.1 80 {checked}"),
+    ] {
+        let import = with(&servers);
+        assert_eq!(errors(&import), [""; 0]);
+        let [addresses, marks] = &import.generation.load_balancers[..] else {
+            panic!("{}", import.to_yaml());
+        };
+        let names = [&addresses.name, &marks.name].map(ToString::to_string);
+        assert_eq!(names, ["default/g", "default/g-marks"]);
+        assert!(matches!(
+            addresses.frontends[0].packets,
+            Packets::Port { port: 80, .. }
+        ));
+        assert!(matches!(marks.frontends[0].packets, Packets::Mark { .. }));
+        for (address, mark) in addresses.backends.iter().zip(&marks.backends) {
+            assert_ne!(address.port, None);
+            assert_eq!(mark.port, None, "{}", import.to_yaml());
+            let checks = mark.checks.as_ref().unwrap_or(&marks.checks);
+            assert_eq!(checks[0].port, address.port, "{}", import.to_yaml());
+        }
+        let sorry = marks.sorry_server.as_ref();
+        assert!(sorry.is_none_or(|sorry| sorry.port.is_none()));
+        assert_eq!(addresses.hooks, marks.hooks);
+        let note = "~: virtual_server: its marks became a load balancer of their own";
+        assert!(import.report().contains(note), "{}", import.report());
+    }
 }
 
 #[test]

@@ -11,8 +11,13 @@ use crate::document::{
 };
 use crate::import::{Class, Draft};
 
-/// Fills in what keepalived has by default, and what its settings mean for each other.
-pub(super) fn complete(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
+/// Fills in what keepalived has by default, and what its settings mean for each other. Returns the load balancer, and
+/// one of its marks alone where these cannot be in the same.
+pub(super) fn complete(
+    draft: &mut Draft,
+    service: &Statement,
+    mut gathered: Gathered,
+) -> (LoadBalancerSpec, Option<LoadBalancerSpec>) {
     let family = gathered
         .family
         .unwrap_or_else(|| family_of_servers(&gathered.spec));
@@ -32,13 +37,24 @@ pub(super) fn complete(draft: &mut Draft, service: &Statement, gathered: &mut Ga
             "absent: UDP, as keepalived has it",
         );
     }
-    correct(draft, service, gathered);
+    correct(draft, service, &mut gathered);
     let spec = &mut gathered.spec;
     if spec.scheduler.is_some_and(SchedulerName::hashes_source) || !gathered.flags.is_empty() {
         spec.scheduler_flags = Some(gathered.flags.clone());
     }
-    weights(draft, service, gathered);
-    ports(draft, service, &mut gathered.spec);
+    weights(draft, service, &mut gathered);
+    behave(&mut gathered);
+    let mut spec = gathered.spec;
+    let mut marks = marks_alone(draft, service, &mut spec);
+    for spec in [&mut spec].into_iter().chain(&mut marks) {
+        ports(draft, service, spec);
+        share_checks(spec);
+    }
+    (spec, marks)
+}
+
+/// Health and hooks.
+fn behave(gathered: &mut Gathered) {
     let spec = &mut gathered.spec;
     let health: &mut HealthDocument = spec.health.get_or_insert_default();
     if !gathered.is_alpha {
@@ -56,7 +72,40 @@ pub(super) fn complete(draft: &mut Draft, service: &Statement, gathered: &mut Ga
     if hooks.on_quorum.is_empty() && hooks.on_backend.is_empty() {
         spec.hooks = None;
     }
-    share_checks(spec);
+}
+
+/// Takes the marks out of a load balancer whose addresses need the ports of its servers: by mark with persistence, IPVS
+/// translates no ports, and a server has one port for all frontends.
+fn marks_alone(
+    draft: &mut Draft,
+    service: &Statement,
+    spec: &mut LoadBalancerSpec,
+) -> Option<LoadBalancerSpec> {
+    spec.persistence.as_ref()?;
+    let is_marked = |frontend: &FrontendDocument| frontend.mark.is_some();
+    let (marks, addresses): (Vec<_>, Vec<_>) = spec.frontends.iter().cloned().partition(is_marked);
+    let inherited = method_of(spec.forwarding.as_ref());
+    let sorry = spec.sorry_server.iter();
+    let sorry = sorry.map(|sorry| (sorry.port, sorry.forwarding.as_ref()));
+    let backends = spec.backends.iter();
+    let backends = backends.map(|backend| (backend.port, backend.forwarding.as_ref()));
+    let is_needed = backends.chain(sorry).any(|(port, forwarding)| {
+        let method = method_of(forwarding).or(inherited);
+        let is_translated = method.is_none_or(|method| method == Method::Masquerade);
+        let differs = |frontend: &FrontendDocument| frontend.port != port;
+        port.is_some() && is_translated && addresses.iter().any(differs)
+    });
+    if marks.is_empty() || !is_needed {
+        return None;
+    }
+    let message = "its marks became a load balancer of their own, with the same hooks: by mark with persistence no ports \
+                   are translated";
+    service.note(draft, Class::Nearest, message);
+    spec.frontends = addresses;
+    Some(LoadBalancerSpec {
+        frontends: marks,
+        ..spec.clone()
+    })
 }
 
 /// The family of a mark that has none, as keepalived chooses it: that of the first server that is not behind a tunnel.

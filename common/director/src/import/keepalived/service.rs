@@ -58,18 +58,25 @@ pub(super) fn read(draft: &mut Draft, service: &Statement, known: &Known, direct
         service.note(draft, Class::LeftOut, message);
         return;
     }
-    complete::complete(draft, service, &mut gathered);
     let words = service.words[1..].strip_prefix(&[String::from("group")]);
     let identity = words.unwrap_or(&service.words[1..]).join("-");
-    let wanted = gathered.name.clone().unwrap_or(identity);
+    let name = gathered.name.clone().unwrap_or(identity);
+    let (spec, marks) = complete::complete(draft, service, gathered);
+    add(draft, service, &name, spec);
+    if let Some(marks) = marks {
+        add(draft, service, &format!("{name}-marks"), marks);
+    }
+}
+
+fn add(draft: &mut Draft, service: &Statement, name: &str, spec: LoadBalancerSpec) {
     let document = LoadBalancerDocument {
         api_version: ApiVersion::V1Alpha1,
         kind: LoadBalancerKind::LoadBalancer,
         metadata: Metadata {
-            name: draft.free_name(&wanted),
+            name: draft.free_name(name),
             ..Metadata::default()
         },
-        spec: gathered.spec,
+        spec,
     };
     draft.balancers.push(Drafted {
         document,
