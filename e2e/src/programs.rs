@@ -40,6 +40,14 @@ pub fn program(name: &str) -> Result<PathBuf> {
 pub struct Unpacked(PathBuf);
 
 impl Unpacked {
+    /// The text of one of its files, by the path in the package.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no UTF-8.
+    pub fn read(&self, path: &str) -> std::io::Result<String> {
+        std::fs::read_to_string(self.0.join(path))
+    }
+
     /// A command that runs one of its programs, by the path in the package.
     #[must_use]
     pub fn command(&self, path: &str) -> Command {

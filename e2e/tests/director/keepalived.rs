@@ -11,6 +11,7 @@ use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::programs::{Unpacked, unpacked};
 use portolan_e2e::rig::{Host, Process};
+use portolan_e2e::wait::wait_for;
 use portolan_model::Protocol;
 use portolan_model::ipvs::{RealServerConfig, VirtualServerKey};
 
@@ -85,6 +86,61 @@ const CHECKED_WEIGHTS: [&str; 12] = [
     "TCP 192.0.2.47:80 10.0.0.99 0",
 ];
 
+/// keepalived's own sample files (`keepalived.conf.NAME`), each with the numbers of virtual and of real servers that
+/// keepalived makes of it. Those without any are about VRRP.
+const SAMPLES: [(&str, [usize; 2]); 25] = [
+    ("HTTP_GET.port", [1, 1]),
+    ("IPv6", [1, 1]),
+    ("PING_CHECK", [1, 1]),
+    ("SMTP_CHECK", [1, 3]),
+    ("SSL_GET", [2, 2]),
+    ("UDP_CHECK", [1, 1]),
+    ("conditional_conf", [0, 0]),
+    ("fwmark", [1, 2]),
+    ("inhibit", [1, 1]),
+    ("misc_check", [1, 1]),
+    ("misc_check_arg", [1, 1]),
+    // Its servers wait for their first checks.
+    ("quorum", [1, 0]),
+    ("sample", [1, 1]),
+    ("status_code", [1, 1]),
+    ("track_interface", [0, 0]),
+    ("virtual_server_group", [13, 26]),
+    ("virtualhost", [1, 1]),
+    ("vrrp", [0, 0]),
+    ("vrrp.localcheck", [0, 0]),
+    ("vrrp.lvs_syncd", [1, 1]),
+    ("vrrp.routes", [0, 0]),
+    ("vrrp.rules", [0, 0]),
+    ("vrrp.scripts", [0, 0]),
+    ("vrrp.static_ipaddress", [0, 0]),
+    ("vrrp.sync", [0, 0]),
+];
+/// Differences of samples.
+const SAMPLE_DIFFERENCES: [(&str, Difference); 2] = [
+    (
+        "quorum",
+        Difference {
+            reason: "a real server without a verdict has weight 0, keepalived adds it with its first one",
+            change: |servers| {
+                let key = VirtualServerKey::new(Protocol::Tcp, IpAddr::from([10, 0, 1, 1]), 80);
+                let addresses = (1..=10).map(|last| SocketAddr::from(([10, 0, 0, last], 8080)));
+                let all = addresses.map(|address| (address, RealServerConfig::masquerade(0)));
+                servers.get_mut(&key).unwrap().real_servers = Arc::new(all.collect());
+            },
+        },
+    ),
+    (
+        "virtual_server_group",
+        Difference {
+            reason: "IPVS ignores ports by mark with persistence, and keepalived writes them",
+            change: without_ignored_ports,
+        },
+    ),
+];
+/// Where the package has them.
+const SAMPLES_DIRECTORY: &str = "usr/share/doc/keepalived/samples";
+
 /// A file or its weights, with addresses in place of letters.
 fn filled(text: &str, world: &World, hosts: usize) -> String {
     let mut text = text.to_owned();
@@ -138,12 +194,18 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
 }
 
+/// The unpacked package; `None` where a test must go without.
+fn package(test: &str) -> Option<Unpacked> {
+    let found = unpacked("keepalived", "usr/sbin/keepalived");
+    if found.is_none() {
+        lane::missing(test, "needs keepalived (e2e/lanes/unpack keepalived)");
+    }
+    found
+}
+
 /// The virtual servers that keepalived makes of a file and then removes; `None` without keepalived.
 fn of_keepalived(world: &World, test: &str, text: &str, weights: &[String]) -> Option<Servers> {
-    let Some(program) = unpacked("keepalived", "usr/sbin/keepalived") else {
-        lane::missing(test, "needs keepalived (e2e/lanes/unpack keepalived)");
-        return None;
-    };
+    let program = package(test)?;
     let mut keepalived = start(world, &program, text);
     let made = settled(world, &mut keepalived, weights);
     keepalived.stop(PATIENT).unwrap();
@@ -199,4 +261,55 @@ fn failing_servers_of_an_import_fare_as_with_keepalived() {
     world.write(&yaml);
     let _agent = world.start_agent();
     wait_for_same(&world, &expected);
+}
+
+/// Numbers of virtual and of real servers.
+fn counts(servers: &Servers) -> [usize; 2] {
+    let real_servers = servers.values().map(|server| server.real_servers.len());
+    [servers.len(), real_servers.sum()]
+}
+
+fn without_ignored_ports(servers: &mut Servers) {
+    for (key, server) in servers {
+        if matches!(key, VirtualServerKey::Mark { .. }) {
+            let real_servers = server.real_servers.iter();
+            let without =
+                real_servers.map(|(address, config)| (SocketAddr::new(address.ip(), 0), *config));
+            server.real_servers = Arc::new(without.collect());
+        }
+    }
+}
+
+/// Before any check has failed: nobody answers at their addresses.
+#[test]
+fn each_sample_file_of_keepalived_makes_the_virtual_servers_that_it_makes() {
+    const TEST: &str = "each_sample_file_of_keepalived_makes_the_virtual_servers_that_it_makes";
+    if !lane::provides(TEST, &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let Some(program) = package(TEST) else {
+        return;
+    };
+    for (name, expected) in SAMPLES {
+        println!("{name}");
+        let path = format!("{SAMPLES_DIRECTORY}/keepalived.conf.{name}");
+        let text = program.read(&path).unwrap();
+        let world = World::new(0);
+        let yaml = import(&world, "keepalived", &text);
+        if expected == [0, 0] {
+            assert!(!yaml.contains("kind: LoadBalancer"), "{name}: {yaml}");
+            continue;
+        }
+        let mut keepalived = start(&world, &program, &text);
+        let theirs = wait_for("keepalived's virtual servers", PATIENT, || {
+            Some(servers(&world)).filter(|found| counts(found) == expected)
+        })
+        .unwrap_or_else(|error| panic!("{name}: {error}: {}", keepalived.log().unwrap()));
+        keepalived.stop(PATIENT).unwrap();
+        assert_eq!(servers(&world), Servers::new(), "keepalived has ended");
+        apply(&world, &yaml);
+        let differences = SAMPLE_DIFFERENCES.iter().filter(|(of, _)| *of == name);
+        let expected = with_differences(theirs, differences.map(|(_, difference)| difference));
+        assert_same(&world, &expected);
+    }
 }

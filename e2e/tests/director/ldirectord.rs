@@ -4,7 +4,7 @@
 
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::programs::unpacked;
+use portolan_e2e::programs::{Unpacked, unpacked};
 use portolan_e2e::rig::Process;
 
 use super::same::{Servers, import, servers, settled, wait_for_same};
@@ -82,32 +82,64 @@ fn filled(text: &str, world: &World) -> String {
     text
 }
 
+/// The virtual servers that ldirectord makes of a file and then removes, when its real servers have these weights.
+fn of_ldirectord(world: &World, program: &Unpacked, text: &str, weights: &[String]) -> Servers {
+    let directory = world.directory.path();
+    let file = directory.join("ldirectord.cf");
+    std::fs::write(&file, text).unwrap();
+    // It stays in the foreground and writes no file of its process.
+    let mut command = program.perl("usr/sbin/ldirectord");
+    command.arg("-d").arg(file).arg("start");
+    let namespace = world.director().namespace();
+    let mut ldirectord = Process::spawn(namespace, "ldirectord", &mut command, directory).unwrap();
+    let made = settled(world, &mut ldirectord, weights);
+    ldirectord.stop(PATIENT).unwrap();
+    assert_eq!(servers(world), Servers::new(), "ldirectord has ended");
+    made
+}
+
+/// The unpacked package; `None` where a test must go without.
+fn package(test: &str) -> Option<Unpacked> {
+    if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
+        return None;
+    }
+    let found = unpacked("ldirectord", "usr/sbin/ldirectord");
+    if found.is_none() {
+        lane::missing(test, "needs ldirectord (e2e/lanes/unpack ldirectord)");
+    }
+    found
+}
+
 #[test]
 fn an_import_makes_the_virtual_servers_that_ldirectord_makes() {
-    const TEST: &str = "an_import_makes_the_virtual_servers_that_ldirectord_makes";
-    if !lane::provides(TEST, &[Need::Root, Need::Ipvs]) {
-        return;
-    }
-    let Some(ldirectord) = unpacked("ldirectord", "usr/sbin/ldirectord") else {
-        lane::missing(TEST, "needs ldirectord (e2e/lanes/unpack ldirectord)");
+    let Some(ldirectord) = package("an_import_makes_the_virtual_servers_that_ldirectord_makes")
+    else {
         return;
     };
     let world = World::new(2);
     let _serving = serve(world.real(0));
     let text = filled(FILE, &world);
-    let directory = world.directory.path();
-    let file = directory.join("ldirectord.cf");
-    std::fs::write(&file, &text).unwrap();
-    // It stays in the foreground and writes no file of its process.
-    let mut command = ldirectord.perl("usr/sbin/ldirectord");
-    command.arg("-d").arg(file).arg("start");
-    let namespace = world.director().namespace();
-    let mut ldirectord = Process::spawn(namespace, "ldirectord", &mut command, directory).unwrap();
     let weights = WEIGHTS.map(|line| filled(line, &world));
-    let theirs = settled(&world, &mut ldirectord, &weights);
-    ldirectord.stop(PATIENT).unwrap();
-    assert_eq!(servers(&world), Servers::new(), "ldirectord has ended");
+    let theirs = of_ldirectord(&world, &ldirectord, &text, &weights);
+    let yaml = import(&world, "ldirectord", &text);
+    world.write(&yaml);
+    let _agent = world.start_agent();
+    wait_for_same(&world, &theirs);
+}
 
+/// Nobody answers at the sample's real servers, so that its fallback serves.
+#[test]
+fn the_sample_file_of_ldirectord_makes_the_virtual_servers_that_it_makes() {
+    let Some(ldirectord) =
+        package("the_sample_file_of_ldirectord_makes_the_virtual_servers_that_it_makes")
+    else {
+        return;
+    };
+    let world = World::new(0);
+    let sample = "usr/share/doc/ldirectord/examples/ldirectord.cf";
+    let text = ldirectord.read(sample).unwrap();
+    let weights = ["TCP 192.168.6.240:80 127.0.0.1 1".to_owned()];
+    let theirs = of_ldirectord(&world, &ldirectord, &text, &weights);
     let yaml = import(&world, "ldirectord", &text);
     world.write(&yaml);
     let _agent = world.start_agent();

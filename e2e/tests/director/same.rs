@@ -74,7 +74,10 @@ pub(super) fn settled(world: &World, process: &mut Process, expected: &[String])
 }
 
 /// Applies the differences. Each must be one.
-pub(super) fn with_differences(mut servers: Servers, differences: &[Difference]) -> Servers {
+pub(super) fn with_differences<'a>(
+    mut servers: Servers,
+    differences: impl IntoIterator<Item = &'a Difference>,
+) -> Servers {
     for Difference { reason, change } in differences {
         let before = servers.clone();
         change(&mut servers);
