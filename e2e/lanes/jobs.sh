@@ -81,13 +81,13 @@ uml failover 80 failover
 uml drift 60 drift seen:--skip,ten_thousand
 uml kernel 20 ipvs_kernel conntrack_kernel route_kernel pair_kernel nftables_kernel rig_smoke
 EOF
-    # Checks by way of a Service do over IPv6 what they do over IPv4, and take a minute.
+    # Checks by way of a Service do over IPv6 what they do over IPv4, and take a minute; so does standing still.
     if [ -n "$ALL" ]; then
         echo "uml director 310 director:$(skipped "$ATTRIBUTES")"
         echo "uml attributes 220 director:$ATTRIBUTES"
         echo "uml multicluster 180 multicluster:on_ipvs"
     else
-        echo "uml director 190 director:$(skipped "$ATTRIBUTES"),--skip,over_ipv6"
+        echo "uml director 190 director:$(skipped "$ATTRIBUTES"),--skip,over_ipv6,--skip,stopped::"
     fi
     uml_is_packaged || jobs_nftables uml
     [ -z "$ALL" ] || cat <<'EOF'

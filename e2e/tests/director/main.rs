@@ -20,6 +20,7 @@ mod rows;
 mod rules;
 mod same;
 mod standby;
+mod stopped;
 mod via;
 mod ways;
 mod world;
