@@ -43,7 +43,7 @@ pub(super) fn complete(
         spec.scheduler_flags = Some(gathered.flags.clone());
     }
     weights(draft, service, &mut gathered);
-    behave(&mut gathered);
+    health_and_hooks(&mut gathered);
     let mut spec = gathered.spec;
     let mut marks = marks_alone(draft, service, &mut spec);
     for spec in [&mut spec].into_iter().chain(&mut marks) {
@@ -53,8 +53,8 @@ pub(super) fn complete(
     (spec, marks)
 }
 
-/// Health and hooks.
-fn behave(gathered: &mut Gathered) {
+/// Fills in health and hooks.
+fn health_and_hooks(gathered: &mut Gathered) {
     let spec = &mut gathered.spec;
     let health: &mut HealthDocument = spec.health.get_or_insert_default();
     if !gathered.is_alpha {
