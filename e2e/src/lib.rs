@@ -6,6 +6,7 @@
 pub mod ask;
 pub mod chart;
 pub mod clients;
+pub mod clock;
 pub mod cluster;
 pub mod clusters_demo;
 pub mod conformance;

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::thread;
 
 use portolan_e2e::cluster::PATIENT;
-use portolan_e2e::lane::{self, Need};
-use portolan_e2e::programs::{Unpacked, unpacked};
+use portolan_e2e::programs::Unpacked;
 use portolan_e2e::rig::{Host, Process};
 use portolan_e2e::wait::wait_for;
 use portolan_model::Protocol;
 use portolan_model::ipvs::{RealServerConfig, VirtualServerKey};
 
 use super::same::{
-    Difference, Servers, apply, assert_same, import, servers, settled, wait_for_same,
+    Difference, Servers, apply, assert_same, import, package, servers, settled, wait_for_same,
     with_differences,
 };
 use super::world::{PORT, World, serve};
@@ -138,7 +137,7 @@ const SAMPLE_DIFFERENCES: [(&str, Difference); 2] = [
         },
     ),
 ];
-/// Where the package has them.
+/// Directory of the samples in the package.
 const SAMPLES_DIRECTORY: &str = "usr/share/doc/keepalived/samples";
 
 /// A file or its weights, with addresses in place of letters.
@@ -194,39 +193,27 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
 }
 
-/// The unpacked package; `None` where a test must go without.
-fn package(test: &str) -> Option<Unpacked> {
-    let found = unpacked("keepalived", "usr/sbin/keepalived");
-    if found.is_none() {
-        lane::missing(test, "needs keepalived (e2e/lanes/unpack keepalived)");
-    }
-    found
-}
-
-/// The virtual servers that keepalived makes of a file and then removes; `None` without keepalived.
-fn of_keepalived(world: &World, test: &str, text: &str, weights: &[String]) -> Option<Servers> {
-    let program = package(test)?;
-    let mut keepalived = start(world, &program, text);
+/// The virtual servers that keepalived makes of a file and then removes, when its real servers have these weights.
+fn of_keepalived(world: &World, program: &Unpacked, text: &str, weights: &[String]) -> Servers {
+    let mut keepalived = start(world, program, text);
     let made = settled(world, &mut keepalived, weights);
     keepalived.stop(PATIENT).unwrap();
     assert_eq!(servers(world), Servers::new(), "keepalived has ended");
-    Some(made)
+    made
 }
 
 #[test]
 fn an_import_makes_the_virtual_servers_that_keepalived_makes() {
     const TEST: &str = "an_import_makes_the_virtual_servers_that_keepalived_makes";
-    if !lane::provides(TEST, &[Need::Root, Need::Ipvs]) {
+    let Some(program) = package(TEST, "keepalived") else {
         return;
-    }
+    };
     let world = World::new(1);
     let _serving = serve(world.real(0));
     serve_web(world.real(0));
     let text = filled(STEADY, &world, 1);
     let weights = STEADY_WEIGHTS.map(|line| filled(line, &world, 1));
-    let Some(theirs) = of_keepalived(&world, TEST, &text, &weights) else {
-        return;
-    };
+    let theirs = of_keepalived(&world, &program, &text, &weights);
     let yaml = import(&world, "keepalived", &text);
     apply(&world, &yaml);
     assert_same(&world, &with_differences(theirs, &STEADY_DIFFERENCES));
@@ -239,17 +226,15 @@ fn an_import_makes_the_virtual_servers_that_keepalived_makes() {
 #[test]
 fn failing_servers_of_an_import_fare_as_with_keepalived() {
     const TEST: &str = "failing_servers_of_an_import_fare_as_with_keepalived";
-    if !lane::provides(TEST, &[Need::Root, Need::Ipvs]) {
+    let Some(program) = package(TEST, "keepalived") else {
         return;
-    }
+    };
     let world = World::new(2);
     let _serving = serve(world.real(0));
     serve_web(world.real(0));
     let text = filled(CHECKED, &world, 2);
     let weights = CHECKED_WEIGHTS.map(|line| filled(line, &world, 2));
-    let Some(mut expected) = of_keepalived(&world, TEST, &text, &weights) else {
-        return;
-    };
+    let mut expected = of_keepalived(&world, &program, &text, &weights);
     // While the sorry server serves, keepalived removes servers that are up; ours keep their connections at weight 0.
     let key = VirtualServerKey::new(Protocol::Tcp, IpAddr::from([192, 0, 2, 44]), 80);
     let server = expected.get_mut(&key).unwrap();
@@ -284,10 +269,7 @@ fn without_ignored_ports(servers: &mut Servers) {
 #[test]
 fn each_sample_file_of_keepalived_makes_the_virtual_servers_that_it_makes() {
     const TEST: &str = "each_sample_file_of_keepalived_makes_the_virtual_servers_that_it_makes";
-    if !lane::provides(TEST, &[Need::Root, Need::Ipvs]) {
-        return;
-    }
-    let Some(program) = package(TEST) else {
+    let Some(program) = package(TEST, "keepalived") else {
         return;
     };
     for (name, expected) in SAMPLES {

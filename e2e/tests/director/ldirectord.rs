@@ -3,11 +3,10 @@
 //! Debian's ldirectord and an import of its file: both make the same virtual servers.
 
 use portolan_e2e::cluster::PATIENT;
-use portolan_e2e::lane::{self, Need};
-use portolan_e2e::programs::{Unpacked, unpacked};
+use portolan_e2e::programs::Unpacked;
 use portolan_e2e::rig::Process;
 
-use super::same::{Servers, import, servers, settled, wait_for_same};
+use super::same::{Servers, import, package, servers, settled, wait_for_same};
 use super::world::{World, serve};
 
 /// The file. `A` stands for a real server that answers, `B` for one that refuses. No two virtual servers have the same one
@@ -98,22 +97,10 @@ fn of_ldirectord(world: &World, program: &Unpacked, text: &str, weights: &[Strin
     made
 }
 
-/// The unpacked package; `None` where a test must go without.
-fn package(test: &str) -> Option<Unpacked> {
-    if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
-        return None;
-    }
-    let found = unpacked("ldirectord", "usr/sbin/ldirectord");
-    if found.is_none() {
-        lane::missing(test, "needs ldirectord (e2e/lanes/unpack ldirectord)");
-    }
-    found
-}
-
 #[test]
 fn an_import_makes_the_virtual_servers_that_ldirectord_makes() {
-    let Some(ldirectord) = package("an_import_makes_the_virtual_servers_that_ldirectord_makes")
-    else {
+    const TEST: &str = "an_import_makes_the_virtual_servers_that_ldirectord_makes";
+    let Some(ldirectord) = package(TEST, "ldirectord") else {
         return;
     };
     let world = World::new(2);
@@ -130,9 +117,8 @@ fn an_import_makes_the_virtual_servers_that_ldirectord_makes() {
 /// Nobody answers at the sample's real servers, so that its fallback serves.
 #[test]
 fn the_sample_file_of_ldirectord_makes_the_virtual_servers_that_it_makes() {
-    let Some(ldirectord) =
-        package("the_sample_file_of_ldirectord_makes_the_virtual_servers_that_it_makes")
-    else {
+    const TEST: &str = "the_sample_file_of_ldirectord_makes_the_virtual_servers_that_it_makes";
+    let Some(ldirectord) = package(TEST, "ldirectord") else {
         return;
     };
     let world = World::new(0);

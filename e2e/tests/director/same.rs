@@ -7,6 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use portolan_e2e::cluster::program;
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::programs::{Unpacked, unpacked};
 use portolan_e2e::rig::Process;
 use portolan_e2e::wait::wait_for;
 use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
@@ -55,6 +57,18 @@ fn weights(servers: &Servers) -> BTreeSet<String> {
         }
     }
     weights
+}
+
+/// The unpacked package of another program; `None` where a test must go without, which is printed.
+pub(super) fn package(test: &str, name: &str) -> Option<Unpacked> {
+    if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
+        return None;
+    }
+    let found = unpacked(name, &format!("usr/sbin/{name}"));
+    if found.is_none() {
+        lane::missing(test, &format!("needs {name} (e2e/lanes/unpack {name})"));
+    }
+    found
 }
 
 /// Waits until another program has given its real servers these weights. A line has the virtual server, the address and

@@ -2,11 +2,12 @@
 
 //! A director that stands still for a while, and one whose clock jumps: no check fails by that.
 
-use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use portolan_e2e::clock;
 use portolan_e2e::cluster::{PATIENT, http_get};
 use portolan_e2e::lane::{self, Need};
+use portolan_e2e::programs::AGENT_ADMIN;
 use portolan_e2e::rig::{EchoServer, Host, Process};
 use portolan_e2e::wait::wait_for;
 use rustix::process::Signal;
@@ -17,8 +18,6 @@ use super::world::{CHECKS, PORT, World, balancer, serve};
 /// Time for which the agent stands still: that of many checks, of their timeouts too.
 const STILL: Duration = Duration::from_secs(20);
 const DAY: i64 = 24 * 60 * 60;
-/// Port of the agent's metrics.
-const METRICS: u16 = 10_249;
 
 /// A director with two checked backends and a sorry server, which would serve if both were down.
 struct Director {
@@ -53,7 +52,7 @@ impl Director {
     /// Numbers of checks that passed, and that failed.
     fn checks(&self) -> [f64; 2] {
         let director: &Host = self.world.director();
-        let metrics = http_get(director.namespace(), METRICS, "/metrics").unwrap();
+        let metrics = http_get(director.namespace(), AGENT_ADMIN, "/metrics").unwrap();
         let mut counts = [0.0; 2];
         for line in metrics.lines() {
             if let Some(labels) = line.strip_prefix("portolan_agent_checks_total{") {
@@ -76,15 +75,6 @@ impl Director {
     }
 }
 
-/// Sets the machine's clock forward or back.
-fn jump(seconds: i64) {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let to = i64::try_from(since.as_secs()).unwrap() + seconds;
-    let mut command = Command::new("date");
-    let set = command.arg("-s").arg(format!("@{to}")).output().unwrap();
-    assert!(set.status.success());
-}
-
 #[test]
 fn a_director_that_stands_still_has_no_false_verdict() {
     if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
@@ -101,17 +91,17 @@ fn a_director_that_stands_still_has_no_false_verdict() {
 #[test]
 fn a_clock_that_jumps_makes_no_false_verdict() {
     let name = "a_clock_that_jumps_makes_no_false_verdict";
-    if !["uml", "debian"].contains(&&*lane::lane()) {
+    if !clock::is_of_guest() {
         println!("SKIP {name}: sets the clock, so it needs a machine of its own");
         return;
     }
-    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+    if !lane::provides(name, &[Need::Root, Need::Ipvs]) {
         return;
     }
     let director = Director::start();
     for days in [1, -1] {
         let before = director.checks();
-        jump(days * DAY);
+        clock::jump(days * DAY).unwrap();
         director.assert_unharmed("the clock jumped", before);
     }
 }

@@ -119,7 +119,7 @@ fn an_agent_keeps_answering_without_a_controller_and_after_a_restart() {
     };
     let is = |address: &str| {
         let wanted = format!(" A {address}");
-        let seen = ask(local(dns), &web, Duration::from_secs(10)).ok()?;
+        let seen = ask(local(dns), &web, Duration::from_secs(2)).ok()?;
         let found = seen.answers.iter().any(|line| line.ends_with(&wanted));
         found.then_some(())
     };

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use portolan_e2e::ask::{PROMPT, address};
+use portolan_e2e::ask::address;
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::objects::{merge, service, slices};
 use portolan_e2e::rig::{Family, Load, LoadConfig, Protocol};
@@ -64,7 +64,7 @@ fn a_permitted_client_is_served_while_ranges_come_and_go() {
         workers: 4,
         limit: u64::MAX,
         pause: Duration::from_millis(1),
-        timeout: PROMPT,
+        timeout: Duration::from_secs(5),
     };
     let targets = Family::ALL.map(|family| address(BALANCED, family, 80));
     let load = Load::start(client, &targets, config).unwrap();

@@ -26,9 +26,8 @@ use tempfile::TempDir;
 
 /// Long enough for a loaded machine; only a failure ever waits this long.
 const PATIENT: Duration = Duration::from_secs(60);
-/// The time within which a controller misses a permission, its start on a loaded machine included. Informers try again
-/// after some seconds. Only a failure ever waits this long.
-const MISSED: Duration = Duration::from_secs(120);
+/// The time within which a controller misses a permission. Informers try again after some seconds.
+const MISSED: Duration = Duration::from_secs(40);
 const NAMESPACE: &str = "kube-system";
 /// The user with the permissions.
 const USER: &str = "controller";

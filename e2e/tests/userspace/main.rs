@@ -239,11 +239,7 @@ fn a_service_that_changes_fails_no_request() {
     ];
     let stage = Stage::new(rig, &web(json!({}), lists[0]), &[]);
     let targets = Family::ALL.map(|family| address(WEB, family, 80));
-    let config = LoadConfig {
-        timeout: PROMPT,
-        ..LoadConfig::default()
-    };
-    let load = Load::start(&stage.inside, &targets, config).unwrap();
+    let load = Load::start(&stage.inside, &targets, LoadConfig::default()).unwrap();
     let mut open = stage
         .inside
         .connect(Protocol::Tcp, targets[0], PATIENT)

@@ -68,6 +68,7 @@ pub(super) fn read(draft: &mut Draft, service: &Statement, known: &Known, direct
     }
 }
 
+/// Adds a load balancer of this name, or of the next free one.
 fn add(draft: &mut Draft, service: &Statement, name: &str, spec: LoadBalancerSpec) {
     let document = LoadBalancerDocument {
         api_version: ApiVersion::V1Alpha1,
